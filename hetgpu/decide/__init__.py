@@ -1,0 +1,1 @@
+"""What the figures say: cost, energy, audit, claims."""

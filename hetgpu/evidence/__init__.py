@@ -1,0 +1,1 @@
+"""The first room: facts, records and one definition a metric."""

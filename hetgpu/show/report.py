@@ -1,0 +1,137 @@
+"""The report's numbers and its typesetting.
+
+``values.json`` maps a name to its value, unit, printed text, evidence and the file it comes from;
+``report.typ`` asks for texts by name and Typst typesets it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hetgpu.errors import DataError
+from hetgpu.evidence.files import read_table
+from hetgpu.evidence.records import read_stage_output
+from hetgpu.paths import inside, root, shown
+from hetgpu.show.typed import check_report
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def value(number: Any, text: str, unit: str, source: str, evidence: str = "published") -> dict[str, Any]:
+    """One entry of ``values.json``."""
+    return {"value": number, "text": text, "unit": unit, "evidence": evidence, "source": source}
+
+
+def _read_json(*parts: str) -> Any:
+    path = inside(*parts)
+    if not path.is_file():
+        raise DataError(shown(path), "", "no such file", "run `dvc repro` first")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _table_values() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in ("table1", "table2", "table3"):
+        checks = read_table(inside("paper", "tables", f"{name}-check.csv"))
+        source = f"paper/tables/{name}-check.csv"
+        yield f"{name}.cells", value(len(checks), str(len(checks)), "cells", source)
+        same = int(checks.same.sum())
+        yield f"{name}.same", value(same, str(same), "cells", source)
+        differ = len(checks) - same
+        yield f"{name}.differ", value(differ, str(differ), "cells", source)
+
+
+def _claim_values() -> Iterator[tuple[str, dict[str, Any]]]:
+    source = "data/summaries/claims.json"
+    rows = _read_json("data", "summaries", "claims.json")
+    verdicts = pd.Series([row["verdict"] for row in rows])
+    yield "claims.count", value(len(rows), str(len(rows)), "claims", source)
+    for name in ("reproduced", "holds under a condition", "not reproduced", "not testable with the data"):
+        count = int((verdicts == name).sum())
+        yield f"claims.{name.replace(' ', '-')}", value(count, str(count), "claims", source)
+    for row in rows:
+        yield f"claim.{row['id']}.verdict", value(None, row["verdict"], "", source, row["evidence"] or "none")
+        yield f"claim.{row['id']}.condition", value(None, row["condition"] or row["needs"] or "", "", source)
+        for place, item in enumerate(row["mended"]):
+            for side in ("as_claimed", "mended"):
+                yield (
+                    f"claim.{row['id']}.{place}.{side}",
+                    value(item[side], f"{item[side]:.3g}", item["unit"], source),
+                )
+
+
+def _audit_values() -> Iterator[tuple[str, dict[str, Any]]]:
+    source = "data/summaries/audit.json"
+    for item in _read_json("data", "summaries", "audit.json"):
+        yield f"audit.{item['id']}.assumption", value(None, item["assumption"], "", source)
+        yield f"audit.{item['id']}.finding", value(None, item["finding"], "", source)
+        for side in ("as_printed", "mended"):
+            if item[side] is not None:
+                yield (
+                    f"audit.{item['id']}.{side}",
+                    value(item[side], f"{item[side]:.3g}", item["unit"], source),
+                )
+
+
+def _run_values() -> Iterator[tuple[str, dict[str, Any]]]:
+    runs = read_stage_output("published")
+    source = "data/summaries/published.csv"
+    counts = {"runs": len(runs), "models": runs.model.nunique(), "tiers": runs.tier.nunique()}
+    counts["models-on-both"] = int((runs.groupby("model").gpu.nunique() > 1).sum())
+    for name, count in counts.items():
+        yield f"published.{name}", value(int(count), str(count), name, source)
+
+
+def _finding_values(sentences: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, sentence in enumerate(sentences, start=1):
+        yield f"finding.{number}", value(None, sentence, "", "data/summaries, paper/tables")
+
+
+def collect_values(sentences: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Every number and computed sentence of the report by name.
+
+    Parameters
+    ----------
+    sentences : the findings, from :mod:`hetgpu.decide.findings`.
+
+    Raises
+    ------
+    DataError : when a stage's output is missing, or a name would stand for two values.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    for part in (_finding_values(sentences), _run_values(), _table_values(), _claim_values(), _audit_values()):
+        for name, entry in part:
+            if name in values:
+                raise DataError("values.json", name, "stands for two values", "rename one")
+            values[name] = entry
+    return values
+
+
+# -- typesetting ---------------------------------------------------------------------------------
+
+
+def make_report() -> Path:
+    """Typeset ``paper/report.typ`` to ``paper/report.pdf``; the same bytes for the same inputs.
+
+    Raises
+    ------
+    DataError : when a result number is typed in the source, or Typst refuses it.
+    """
+    import typst
+
+    source, target = inside("paper", "report.typ"), inside("paper", "report.pdf")
+    if typed := check_report(source):
+        raise DataError(shown(source), "", "; ".join(typed), "take every result from values.json")
+    try:
+        # Typst's own fonts only: a system's fonts would change the pages from machine to machine.
+        pdf = typst.compile(str(source), root=str(root()), ignore_system_fonts=True)
+    except typst.TypstError as error:
+        raise DataError(shown(source), "", str(error), "correct the Typst source") from error
+    beside = target.with_suffix(".pdf.part")
+    beside.write_bytes(pdf)
+    beside.replace(target)
+    return target
