@@ -127,7 +127,7 @@ def _few(names: list[str], most: int = 4) -> str:
 
 
 def probe_engine() -> tuple[Engine | None, str]:
-    """Import vLLM's server in its own process: the engine, or what went wrong ("" where none is installed)."""
+    """Import vLLM's server in its own process: the engine, or what went wrong ("" if none is there)."""
     if importlib.util.find_spec("vllm") is None:
         return None, ""
     try:

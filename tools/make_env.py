@@ -82,9 +82,7 @@ def write_stamp(venv: str, stamp: dict[str, str]) -> None:
     os.replace(path + ".new", path)
 
 
-def stages_to_run(
-    stamp: dict[str, str], wanted: dict[str, str], engine: bool, retry: bool = False
-) -> list[str]:
+def stages_to_run(stamp: dict[str, str], wanted: dict[str, str], engine: bool, retry: bool = False) -> list[str]:
     """The stages to run, in order: those whose file differs from the one they were installed from.
 
     An engine that could not be installed is not tried at every call, only after its lock has
@@ -303,9 +301,7 @@ def make_env(retry: bool) -> int:
 
         return subprocess.run([*find_python(), os.path.abspath(__file__), *sys.argv[1:]]).returncode
     check_disk(todo)
-    print(
-        "making .venv (once, minutes) ..." if "venv" in todo else "bringing .venv up to date ...", flush=True
-    )
+    print("making .venv (once, minutes) ..." if "venv" in todo else "bringing .venv up to date ...", flush=True)
     if "venv" in todo:
         make_venv()
     mend_torn(VENV)

@@ -16,7 +16,7 @@ from hetgpu.evidence.records import short_model
 VERDICTS = ("reproduced", "holds under a condition", "not reproduced", "not testable with the data")
 
 
-def _tables(checks: dict[str, pd.DataFrame]) -> str:
+def _tables(checks: dict[int, pd.DataFrame]) -> str:
     cells = sum(len(frame) for frame in checks.values())
     same = sum(int(frame.same.sum()) for frame in checks.values())
     which = "Every one" if same == cells else f"{same}"
@@ -92,9 +92,8 @@ def _limits(cells: pd.DataFrame, records: Records) -> str:
     first = cells[cells.record == 1]
     warm, unknown = (int((first.cache == state).sum()) for state in ("warm", "unidentified"))
     return (
-        f"The records cannot tell a steady rate: {drain:.0%} of the run behind row 13 is drain after the last "
-        f"arrival; "
-        f" {warm} of {len(first)} cells met a warm prefix cache ({unknown} cannot be told), and "
+        f"The records cannot tell a steady rate: {drain:.0%} of the run behind row 13 is drain after the last arrival. "
+        f"{warm} of {len(first)} cells met a warm prefix cache ({unknown} cannot be told), and "
         f"{int(cells.stalled.sum())} cells on several 4090s stalled outside the GPU."
     )
 
@@ -114,7 +113,7 @@ def findings(
     records: Records,
     cells: pd.DataFrame,
     claims: list[dict[str, Any]],
-    checks: dict[str, pd.DataFrame],
+    checks: dict[int, pd.DataFrame],
     ratios: pd.DataFrame,
     shares: pd.DataFrame,
 ) -> Sequence[str]:
