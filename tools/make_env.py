@@ -102,6 +102,17 @@ def needed_gb(stages: list[str]) -> float:
     return sum(NEED_GB.get(stage, 0.0) for stage in stages)
 
 
+def names(lock: str) -> set[str]:
+    """The packages of a lock."""
+    lines = (line.strip() for line in lock.splitlines())
+    return {line.split("==")[0].strip().lower() for line in lines if line and not line.startswith("#")}
+
+
+def dropped(before: str, now: list[str]) -> list[str]:
+    """Packages of a lock as it was installed that none of today's locks holds."""
+    return sorted(names(before).difference(*map(names, now)))
+
+
 def pinned(lock: str, package: str) -> str:
     """The line of a lock that pins a package."""
     for line in lock.splitlines():
@@ -126,6 +137,12 @@ def python_of(venv: str) -> str:
 
 
 # What touches the machine.
+
+
+def read(path: str) -> str:
+    """A text file's content."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def _is_311(command: list[str]) -> bool:
@@ -167,8 +184,9 @@ def _clean_environ() -> dict[str, str]:
 class Installer:
     """Runs pip for one environment, its output in a log and a line a stage on the screen."""
 
-    def __init__(self, python: str, log: str) -> None:
-        self.python, self.log = python, log
+    def __init__(self, python: str, log: str, kept: str = "") -> None:
+        #: The folder that keeps the locks as they were installed; none for a user's own environment.
+        self.python, self.log, self.kept = python, log, kept
 
     def run(self, command: list[str], label: str, total: int = 0) -> bool:
         """Run a command; True when it succeeded."""
@@ -208,16 +226,28 @@ class Installer:
         return self.run(command, label, total)
 
     def lock(self, stage: str) -> bool:
-        """Install a lock file."""
+        """Install a lock file, and take out what its last version had and no lock has now.
+
+        A package left over would make this environment another one than a fresh one.
+        """
         name = SOURCES[stage]
-        with open(os.path.join(ROOT, name), encoding="utf-8") as file:
-            count = sum(1 for line in file if line.strip() and not line.startswith("#"))
-        return self.pip(["-r", name], f"{stage}: {count} packages of {name}", count)
+        text = read(os.path.join(ROOT, name))
+        count = len(names(text))
+        if not self.pip(["-r", name], f"{stage}: {count} packages of {name}", count):
+            return False
+        if self.kept:
+            kept = os.path.join(self.kept, name)
+            now = [read(os.path.join(ROOT, SOURCES[each])) for each in ("base", "engine")]
+            gone = dropped(read(kept) if os.path.exists(kept) else "", now)
+            if gone:
+                self.run([self.python, "-m", "pip", "uninstall", "-y", *gone], f"{stage}: without {', '.join(gone)}")
+            with open(kept, "w", encoding="utf-8") as file:
+                file.write(text)
+        return True
 
     def engine(self) -> str:
         """Install torch's CPU build and the engine lock; the text of what went wrong, "" if nothing did."""
-        with open(os.path.join(ROOT, SOURCES["engine"]), encoding="utf-8") as file:
-            pin = pinned(file.read(), "torch")
+        pin = pinned(read(os.path.join(ROOT, SOURCES["engine"])), "torch")
         # What pip finds as it is configured (a wheel at hand, a mirror) before a download of 200 MB.
         found = self.pip([pin], f"engine: {pin}") or self.pip(
             ["--index-url", TORCH_CPU_INDEX, pin], f"engine: {pin} from PyTorch's CPU index"
@@ -305,7 +335,7 @@ def make_env(retry: bool) -> int:
     if "venv" in todo:
         make_venv()
     mend_torn(VENV)
-    installer = Installer(python_of(VENV), os.path.join(VENV, LOG))
+    installer = Installer(python_of(VENV), os.path.join(VENV, LOG), VENV)
     if "base" in todo:
         if not installer.lock("base"):
             raise SetupError(f"the base lock could not be installed. The end of {installer.log} says why.")
