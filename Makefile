@@ -56,7 +56,7 @@ doctor: env ## what this machine can do
 	@$(VENV)/python -m hetgpu doctor $(ARGS)
 
 bench: env ## the measures behind what the README says of speed
-	$(RUN) -m pytest benchmarks $(ARGS)
+	$(RUN) benchmarks/bench_repro.py $(ARGS)
 
 clean: ## remove caches and scratch; .venv, data and results stay
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis hetgpu.egg-info

@@ -102,7 +102,7 @@ def declared_parameters(notebook: NotebookNode, name: str) -> dict[str, Any]:
     found = {}
     for node in ast.parse(tagged[0].source).body:
         try:
-            if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
+            if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
                 raise ValueError
             found[node.targets[0].id] = ast.literal_eval(node.value)
         except ValueError:
@@ -248,6 +248,7 @@ def run_stage(stage: str) -> list[str]:
     staging.mkdir(parents=True)
     executed = inside(*EXECUTED, source.name)
     executed.parent.mkdir(parents=True, exist_ok=True)
+    executed.unlink(missing_ok=True)
     os.environ |= {"HETGPU_ROOT": str(root()), "HETGPU_STAGING": str(staging)}
     started = time.monotonic()
     try:
@@ -267,6 +268,8 @@ def run_stage(stage: str) -> list[str]:
     except (StageError, DataError):
         raise
     except Exception as error:
+        if executed.is_file():
+            check_ran(nbformat.read(executed, as_version=4), stage)  # names the cell at which the kernel died
         raise StageError(f"{stage}: the kernel did not finish: {type(error).__name__}: {error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -124,11 +124,10 @@ def stalls(cells: pd.DataFrame) -> Item:
         "TTFT on several RTX 4090s is the GPUs'.",
         f"In {len(flagged)} of {len(several)} cells on several 4090s the mean chunk gap exceeds the mean TPOT (up to "
         f"{top.stall_ratio:.1f}x: {short_model(top.model)} on {top.tier} at {top.target_qps:g} QPS): tokens arrived "
-        f"merged, so something other than the GPUs held the stream, and TTFT with it. The sign sees merging in the "
-        f"server only. It cannot see a starved client, which stamps merged chunks one by one, nor anything at "
-        f"{highest:g} QPS, where queueing stretches TPOT and the ratio is "
-        f"{at_highest.min():.2f}-{at_highest.max():.2f} "
-        f"whatever happened.",
+        f"merged, so the stream was held up between the GPUs and the client, and TTFT with it; by what, no record "
+        f"says. The sign sees merging in the server only. It cannot see a starved client, which stamps merged chunks "
+        f"one by one, nor anything at {highest:g} QPS, where queueing stretches TPOT and the ratio is "
+        f"{at_highest.min():.2f}-{at_highest.max():.2f} whatever happened.",
         None,
         float(len(flagged)),
         f"flagged cells of {len(several)}",

@@ -116,8 +116,8 @@ def judge(claim: Claim, finding: Finding) -> Verdict:
     met = [holds(claim, value) for value in finding.values]
     if claim.kind == "up_to" and all(met):
         figure = next(iter(claim.claimed.values()))[0]
-        reached = max(value.value for value in finding.values) >= figure * (1 - claim.tolerance)
-        return "reproduced" if reached else "not reproduced"
+        if max(value.value for value in finding.values) < figure * (1 - claim.tolerance):
+            return "not reproduced"
     if not any(met):
         return "not reproduced"
     return "reproduced" if all(met) and not claim.limits else "holds under a condition"

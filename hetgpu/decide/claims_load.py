@@ -111,11 +111,12 @@ def model_range(records: Records, claim: Claim) -> Finding:
 
 def _knee(records: Records, claim: Claim, tier: str, knee_qps: float) -> tuple[list[Value], str]:
     at_knee, plateau = claim.claimed
+    label = load_tiers()[tier].label
     cells = [(at_knee, knee_qps), (plateau, 16), (plateau, 32)]
     values = []
     for quantity, qps in cells:
         run = records.run(tier, qps)
-        values.append(Value(quantity, f"{tier}, {qps:g} QPS", run.req_per_s, (run.run_id,)))
+        values.append(Value(quantity, f"{label}, {qps:g} QPS", run.req_per_s, (run.run_id,)))
     return values, "; ".join(f"{v.cell}: {v.value:.2f}" for v in values)
 
 

@@ -94,7 +94,7 @@ def _limits(cells: pd.DataFrame, records: Records) -> str:
     return (
         f"The records cannot tell a steady rate: {drain:.0%} of the run behind row 13 is drain after the last arrival. "
         f"{warm} of {len(first)} cells met a warm prefix cache ({unknown} cannot be told), and "
-        f"{int(cells.stalled.sum())} cells on several 4090s stalled outside the GPU."
+        f"{int(cells.stalled.sum())} cells on several 4090s stalled for a reason that no record holds."
     )
 
 

@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from hetgpu.errors import DataError, DataWarning
 from hetgpu.evidence.files import read_csv, read_yaml_rows, unique
@@ -31,6 +31,24 @@ class Fact(BaseModel):
 
 def _split(value: Any) -> Any:
     return [part.strip() for part in value.split("|") if part.strip()] if isinstance(value, str) else value
+
+
+def _day(text: str) -> dt.date:
+    return dt.date.fromisoformat(text if len(text) == 10 else f"{text}-01")
+
+
+def _iso(value: Any) -> Any:
+    """YAML reads an unquoted 2024-01-15 as a date; here it stays the text that was written."""
+    return value.isoformat() if type(value) is dt.date else value
+
+
+def _real_day(text: str) -> str:
+    _day(text)
+    return text
+
+
+#: ``2025-05`` or ``2025-05-31``, a month or day that there is.
+AsOf = Annotated[str, BeforeValidator(_iso), Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$"), AfterValidator(_real_day)]
 
 
 class Gpu(Fact):
@@ -97,7 +115,7 @@ class Price(Fact):
     currency: Literal["USD"] = "USD"
     basis: Literal["per_gpu", "per_node"]
     gpus_in_sku: int = Field(default=1, ge=1)
-    as_of: str = Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$")
+    as_of: AsOf
     source: str = Field(min_length=3)
 
     @property
@@ -108,7 +126,7 @@ class Price(Fact):
     @property
     def as_of_date(self) -> dt.date:
         """The day the price was seen; the first of the month where only that is known."""
-        return dt.date.fromisoformat(self.as_of if len(self.as_of) == 10 else f"{self.as_of}-01")
+        return _day(self.as_of)
 
 
 class Selector(Fact):
@@ -116,7 +134,7 @@ class Selector(Fact):
 
     provider: str
     plan: str
-    as_of: str
+    as_of: AsOf
     gpus: list[str] | None = None
     sku: str | None = None
 

@@ -7,6 +7,7 @@ field is named with its line, and an unknown column is an error and no silent lo
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
@@ -81,6 +82,16 @@ def parse_row(model: type[Row], values: Mapping[str, Any], file: Path | str, whe
         raise DataError(file, where, problems(error), "correct the row") from error
 
 
+def _text(path: Path) -> str:
+    """A file's text as it stands, line ends and all; a byte order mark goes."""
+    if not path.is_file():
+        raise DataError(shown(path), "", "no such file", "check the path")
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(shown(path), f"byte {error.start}", "is no UTF-8 text", "save it as UTF-8") from error
+
+
 def read_csv(path: Path, model: type[Row]) -> list[Row]:
     """All rows of a CSV file, typed by ``model``; columns in any order.
 
@@ -89,22 +100,19 @@ def read_csv(path: Path, model: type[Row]) -> list[Row]:
     DataError : for a missing file, no rows, a wrong header, a row with too many or too few
         fields, or a value that ``model`` refuses; it names the file, the line and the mend.
     """
-    if not path.is_file():
-        raise DataError(shown(path), "", "no such file", "check the path")
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        reader = csv.reader(stream)
-        header = [name.strip() for name in next(reader, [])]
-        _check_header(path, header, model)
-        rows = []
-        for fields in reader:
-            if not fields:
-                continue
-            where = f"line {reader.line_num}"
-            if len(fields) != len(header):
-                problem = f"{len(header)} fields expected ({', '.join(header)}), {len(fields)} found: {fields}"
-                raise DataError(shown(path), where, problem, "end each row with a line break")
-            values = dict(zip(header, (field.strip() for field in fields), strict=True))
-            rows.append(parse_row(model, values, shown(path), where))
+    reader = csv.reader(io.StringIO(_text(path), newline=""))
+    header = [name.strip() for name in next(reader, [])]
+    _check_header(path, header, model)
+    rows = []
+    for fields in reader:
+        if not fields:
+            continue
+        where = f"line {reader.line_num}"
+        if len(fields) != len(header):
+            problem = f"{len(header)} fields expected ({', '.join(header)}), {len(fields)} found: {fields}"
+            raise DataError(shown(path), where, problem, "end each row with a line break")
+        values = dict(zip(header, (field.strip() for field in fields), strict=True))
+        rows.append(parse_row(model, values, shown(path), where))
     if not rows:
         raise DataError(shown(path), "", "holds no rows", "check that it is the file you meant")
     return rows
@@ -117,10 +125,9 @@ def read_yaml(path: Path) -> Any:
     ------
     DataError : for a missing file or a syntax error, with its line.
     """
-    if not path.is_file():
-        raise DataError(shown(path), "", "no such file", "check the path")
+    text = _text(path)
     try:
-        return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        return YAML(typ="safe", pure=True).load(text)
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise DataError(shown(path), f"line {line}", str(error.problem), "correct the YAML") from error

@@ -44,7 +44,7 @@ class SummaryRow(BaseModel):
     run_id: str
     evidence: Evidence
     tier: str
-    gpu: str | None
+    gpu: str | None = None
     gpu_count: int = Field(ge=0)
     model: str
     precision: str | None = None
@@ -135,9 +135,11 @@ def unit_problems(row: SummaryRow) -> list[str]:
         return found
     in_flight = float(metrics.mean_concurrency(row.completed, e2e_ms / 1e3, row.duration_s))
     as_seconds = in_flight * 1e3
-    if row.max_concurrency and in_flight < CLOSED_LOOP_MIN_SHARE * row.max_concurrency:
+    # Where a rate is set, max_concurrency is only a cap, and says nothing of what is in flight.
+    loop = row.max_concurrency if row.target_qps is None else None
+    if loop and in_flight < CLOSED_LOOP_MIN_SHARE * loop:
         found.append(
-            f"{in_flight:.3g} requests in flight for max_concurrency {row.max_concurrency}; read as seconds "
+            f"{in_flight:.3g} requests in flight for max_concurrency {loop}; read as seconds "
             f"it is {as_seconds:.3g}. Give the latencies in ms"
         )
     if in_flight > row.completed * 1.05:

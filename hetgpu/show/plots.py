@@ -288,3 +288,38 @@ def price_what_if(frame: pd.DataFrame) -> Figure:
         "USD per million tokens as a share of one H100 PCIe at the same load (dotted: equal)",
     )
     return figure
+
+
+#: Arms of the prefix-cache experiment: label, colour, marker.
+ARM_LOOKS = {
+    "on": ("cache on, highest rate first (the paper's order)", "#0B4F8A", "o"),
+    "emptied": ("cache emptied before each rate", "#E66101", "s"),
+    "off": ("cache off", "#7F7F7F", "^"),
+}
+
+
+def prefix_cache(by_arm: pd.DataFrame, evidence: str) -> Figure:
+    """TTFT over load with the prefix cache on, emptied and off; bars are 95 % intervals over repeats.
+
+    Parameters
+    ----------
+    by_arm : columns arm, target_qps, metric, mean, low, high (ms).
+    evidence : the note under the figure.
+    """
+    panels = {"ttft_mean_ms": "mean TTFT, ms", "ttft_p99_ms": "P99 TTFT, ms", "tpot_mean_ms": "mean TPOT, ms"}
+    figure, axes = plt.subplots(1, len(panels), figsize=(7.2, 2.9))
+    loads = sorted(by_arm.target_qps.unique())
+    for ax, (metric, label) in zip(axes, panels.items(), strict=True):
+        for arm, (name, colour, marker) in ARM_LOOKS.items():
+            part = by_arm[(by_arm.metric == metric) & (by_arm.arm == arm)].sort_values("target_qps")
+            spread = [part["mean"] - part.low, part.high - part["mean"]]
+            bars: dict[str, Any] = {"color": colour, "marker": marker, "capsize": 2.5, "label": name}
+            ax.errorbar(part.target_qps, part["mean"], yerr=spread, **bars)
+        _plain_log(ax.xaxis, loads, base=2)
+        ax.set_yscale("log")
+        ax.set_title(label)
+        ax.grid(True)
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside upper center", ncols=len(names))
+    foot(figure, evidence, "target load, requests/s (QPS)")
+    return figure

@@ -18,7 +18,7 @@ NAMES = re.compile(
       | \b(?:RTX[ ])?[345]090s?\b | \b[HA]\d{3}s?\b | \bL40S\b    # cards
       | \b(?:Qwen|Llama|phi|gemma|QwQ)[\w.-]*\d[\w.]*B?\b | \b\d+(?:\.\d+)?B\b
       | \bvLLM[ ]\d+(?:\.\d+)+\b | \bApache-2\.0\b | \bEU27\b | \bCO2\b | \bP\d{2}\b
-      | \b[1248]x\b                                               # counts of cards
+      | (?<![\d.])[1248]x(?=[ ](?:RTX|H100|A100|4090))             # counts of cards
     """,
     re.X,
 )

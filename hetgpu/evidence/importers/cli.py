@@ -19,12 +19,6 @@ from hetgpu.paths import shown
 KEY_FIGURES = ("req_per_s", "tok_out_per_s", "ttft_p99_ms", "tpot_mean_ms", "e2e_mean_ms")
 
 
-class StoredRow(SummaryRow):
-    """A row as a CSV gives it back: the empty field of a run without a GPU reads as missing."""
-
-    gpu: str | None = None
-
-
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     made = argparse.ArgumentParser(prog="hetgpu import", description=__doc__)
@@ -100,7 +94,7 @@ def _run(arguments: argparse.Namespace) -> list[SummaryRow]:
             allow_client_counts=arguments.allow_client_counts,
         )
     if arguments.out is not None:
-        old = read_csv(arguments.out, StoredRow) if arguments.out.is_file() else []
+        old = read_csv(arguments.out, SummaryRow) if arguments.out.is_file() else []
         write_csv(to_frame(merged(old, rows, shown(arguments.out))), arguments.out)
     return rows
 
