@@ -19,7 +19,7 @@ RUN := MPLBACKEND=Agg $(VENV)/python
 # Settings that keep JupyterLab from asking about news.
 LAB_CONFIG := $(CURDIR)/tools/jupyter$(if $(JUPYTER_CONFIG_PATH),:$(JUPYTER_CONFIG_PATH))
 
-.PHONY: help env repro test lab notebooks lint format lock doctor bench clean
+.PHONY: help env repro measure remeasure campaign test lab notebooks lint format lock doctor bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -30,6 +30,17 @@ env: ## make .venv from the locks, once (HETGPU_NO_ENGINE=1 leaves the engine ou
 
 repro: env ## recompute every table, figure, value and the report, and compare with the committed ones
 	@$(RUN) -m hetgpu repro $(ARGS)
+	@$(RUN) -m hetgpu measure
+
+measure: env ## run vLLM on this machine (a few minutes, once); `make remeasure` runs it again
+	@$(RUN) -m hetgpu measure $(ARGS)
+
+remeasure: env ## forget this machine's runs and measure again
+	rm -rf data/traces/local
+	@$(RUN) -m hetgpu measure $(ARGS)
+
+campaign: env ## the full experiment, for the record: data/traces/measured (20 minutes on two cores)
+	@$(RUN) -m hetgpu campaign
 
 test: env ## run the tests
 	$(RUN) -m pytest tests $(ARGS)

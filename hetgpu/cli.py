@@ -48,6 +48,16 @@ def _notebooks(arguments: list[str]) -> int:
     return main(arguments)
 
 
+def _measure(arguments: list[str]) -> int:
+    from hetgpu.measure.cli import main
+
+    return main(arguments)
+
+
+def _campaign(arguments: list[str]) -> int:
+    return _measure(["campaign", *arguments])
+
+
 def _repro(arguments: list[str]) -> int:
     from hetgpu.reproduce import main
 
@@ -71,6 +81,8 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "repro": ("recompute everything and compare with the committed results", _repro),
     "doctor": ("say what this machine can do, and what to mend", _doctor),
     "import": ("read result files of vLLM's client, GuideLLM, AIPerf or inference-perf", _import),
+    "measure": ("run the prefix-cache experiment on this machine, small (--full: as the campaign)", _measure),
+    "campaign": ("run it for the record: data/traces/measured", _campaign),
     "stage": ("run one notebook stage (what dvc.yaml calls)", _stage),
     "clean": ("write cleaned copies of the notebooks (what dvc.yaml calls)", _clean),
     "report": ("typeset paper/report.pdf (what dvc.yaml calls)", _report),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from hetgpu.decide.cache_effect import sentence as cache_sentence
 from hetgpu.errors import DataError
 from hetgpu.evidence.files import read_table
 from hetgpu.evidence.records import read_stage_output
@@ -91,6 +92,20 @@ def _finding_values(sentences: Sequence[str]) -> Iterator[tuple[str, dict[str, A
         yield f"finding.{number}", value(None, sentence, "", "data/summaries, paper/tables")
 
 
+def _measured_values() -> Iterator[tuple[str, dict[str, Any]]]:
+    runs = read_stage_output("measured")
+    source = "data/summaries/measured.csv"
+    yield "measured.runs", value(len(runs), str(len(runs)), "runs", source, "measured")
+    yield "measured.engine", value(None, runs.engine.iloc[0], "", source, "measured")
+    yield (
+        "measured.prompts",
+        value(int(runs.num_prompts.max()), str(int(runs.num_prompts.max())), "prompts", source, "measured"),
+    )
+    kept = int(runs.headline.sum())
+    yield "measured.headline", value(kept, str(kept), "runs", source, "measured")
+    yield "measured.prefix-cache", value(None, cache_sentence(runs), "", source, "measured")
+
+
 def collect_values(sentences: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Every number and computed sentence of the report by name.
 
@@ -103,7 +118,8 @@ def collect_values(sentences: Sequence[str]) -> dict[str, dict[str, Any]]:
     DataError : when a stage's output is missing, or a name would stand for two values.
     """
     values: dict[str, dict[str, Any]] = {}
-    for part in (_finding_values(sentences), _run_values(), _table_values(), _claim_values(), _audit_values()):
+    parts = (_run_values(), _table_values(), _claim_values(), _audit_values(), _measured_values())
+    for part in (_finding_values(sentences), *parts):
         for name, entry in part:
             if name in values:
                 raise DataError("values.json", name, "stands for two values", "rename one")

@@ -1,0 +1,70 @@
+"""Ends a process group when its owner dies, however it dies.
+
+Run as ``python watchdog.py OWNER_PID GROUP``; it imports nothing of ours, so that it starts at once.
+A finally-block does not run after SIGKILL; this process outlives its owner and does the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+POLL_S = 0.5
+#: After SIGTERM the engine has this long before SIGKILL.
+GRACE_S = 3.0
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def group_alive(group: int) -> bool:
+    """Whether any process of a group is there."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def end_group(group: int, grace_s: float = GRACE_S, reap: Callable[[], object] = lambda: None) -> None:
+    """SIGTERM to a whole process group, then SIGKILL to what is left of it after the grace.
+
+    ``reap`` is called between looks: a parent's ``poll``, or its dead child counts as alive.
+    """
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
+        try:
+            os.killpg(group, number)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            reap()
+            if not group_alive(group):
+                return
+            time.sleep(0.1)
+
+
+def main() -> None:
+    """Wait for the owner's end (or the group's own), then end the group."""
+    owner, group = int(sys.argv[1]), int(sys.argv[2])
+    while alive(owner) and group_alive(group):
+        time.sleep(POLL_S)
+    if group_alive(group):
+        end_group(group)
+
+
+if __name__ == "__main__":
+    main()
