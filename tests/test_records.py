@@ -12,8 +12,8 @@ from hetgpu.evidence import published, records
 from hetgpu.evidence.catalog import load_gpus, load_tiers
 from hetgpu.evidence.files import write_csv
 
-UNITS = ("_s", "_ms", "_j", "_w", "_mhz", "_qps", "_per_s", "_per_hour", "_per_run", "_per_kwh", "_per_usd", "_per_gpu_hour")
-UNITS += ("_per_mtok_total", "_per_mtok_out", "_per_mtok_in", "_per_tok_out", "_tokens", "_share", "_ratio")
+UNITS = ("_s", "_ms", "_j", "_w", "_mhz", "_qps", "_per_s", "_per_hour", "_per_gpu_hour", "_per_run", "_per_kwh")
+UNITS += ("_per_usd", "_per_mtok_total", "_per_mtok_out", "_per_mtok_in", "_per_tok_out", "_tokens", "_share", "_ratio")
 #: Names, counts and flags: what has no unit.
 NO_QUANTITY = {
     *("run_id", "evidence", "tier", "gpu", "gpu_count", "model", "precision", "engine", "workload", "source"),
@@ -112,4 +112,5 @@ def test_names_of_models_as_labels_print_them():
 def test_no_run_ends_before_the_client_had_sent_all(runs):
     slept_s = 189.097 / runs.target_qps
     assert (runs.duration_s > slept_s).all()
-    assert (runs.duration_s / slept_s).min() < 1.002, "the slowest rate ends just after it: the arrivals are the authors'"
+    # The slowest rate ends just after it: the arrivals are the authors'.
+    assert (runs.duration_s / slept_s).min() < 1.002
