@@ -6,7 +6,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || command -v pyth
 VENV := .venv/bin
 # Options for one call: make test ARGS="-k cost -x"
 ARGS ?=
-NOTEBOOK := $(if $(wildcard notebooks/explore.ipynb),notebooks/explore.ipynb,notebooks)
+# The file browser opens in notebooks/, with the whole project above it.
+NOTEBOOK := $(if $(wildcard notebooks/explore.ipynb),notebooks/explore.ipynb,--ServerApp.preferred_dir=$(CURDIR)/notebooks)
 
 # What a stage starts by name (dvc, jupyter, python) is .venv's.
 export PATH := $(CURDIR)/$(VENV):$(PATH)

@@ -7,6 +7,8 @@ import warnings
 import pytest
 from ruamel.yaml import YAML
 
+from hetgpu.decide.cost import price_age, price_ratios, price_runs
+from hetgpu.decide.energy import energy_both
 from hetgpu.errors import DataError, DataWarning
 from hetgpu.evidence import catalog
 
@@ -122,3 +124,36 @@ def test_an_unknown_gpu_in_a_tier_is_refused(project):
     path.write_text(path.read_text().replace("gpu: H100-SXM", "gpu: H100-XXL"))
     with pytest.raises(DataError, match=r"1x-h100-sxm: gpu 'H100-XXL' is not in gpus\.csv"):
         catalog.load_tiers()
+
+
+def test_a_fallback_grid_is_named_in_every_row_of_energy(runs):
+    grids = catalog.load_grids()
+    with pytest.raises(DataError, match="XXX: unknown zone"):
+        catalog.find_grid("XXX", grids)
+    energy = energy_both(runs, {"H100-PCIe": 700.0}, catalog.find_grid("XXX", grids, fallback="FRA"))
+    assert set(energy.grid) == {"FRA for XXX"}
+    assert set(energy.gco2_per_kwh) == {56.0}
+    assert set(energy[energy.tdp_w.isna()].energy_reason) == {"no TDP of this GPU (paper)"}
+    assert energy[energy.tdp_w.isna()].gco2_per_mtok_total.isna().all()
+
+
+def test_old_prices_are_marked_on_the_reference_date():
+    keys = ["paper-2025-05", "runpod-spot-2026-03"]
+    aged = price_age(price_ratios(keys, "H100-PCIe", "RTX-4090"), "2026-12-01", 365)
+    assert aged.stale.tolist() == [True, False]
+    assert aged.age_days.tolist() == [579, 275]
+    assert aged.price_ratio.tolist() == pytest.approx([8.0, 1.99 / 0.34])
+
+
+def test_a_gpu_without_a_price_has_no_cost_and_a_reason(runs):
+    prices = catalog.load_prices()
+    only = catalog.PriceSet(
+        key="x",
+        label="x",
+        select=[catalog.Selector(provider="hyperscalers", plan="on_demand", as_of="2025-05", sku="low end of range")],
+    )
+    costs = price_runs(runs, only, catalog.prices_of_set(only, prices))
+    without = costs[costs.gpu == "RTX-4090"]
+    assert without.usd_per_mtok_total.isna().all()
+    assert set(without.cost_reason) == {"no price for this GPU in x"}
+    assert costs[costs.gpu == "H100-PCIe"].usd_per_mtok_total.notna().all()

@@ -95,10 +95,10 @@ def price_ratios(keys: list[str], enterprise: str, consumer: str) -> pd.DataFram
 
 
 def price_age(ratios: pd.DataFrame, reference_date: str, max_age_days: int) -> pd.DataFrame:
-    """Price ratios with ``age_days`` on a reference date and ``stale`` where that is over ``max_age_days``.
+    """Price ratios with ``age_days`` on a ``reference_date`` and ``stale`` where that is over ``max_age_days``.
 
     The date is a parameter and not today's, so that the same inputs give the same table.
     """
     seen = pd.to_datetime(ratios.as_of.map(lambda text: text if len(text) == 10 else f"{text}-01"))
     age = (pd.Timestamp(dt.date.fromisoformat(reference_date)) - seen).dt.days
-    return ratios.assign(age_days=age, stale=age > max_age_days)
+    return ratios.assign(age_days=age, stale=age > max_age_days, reference_date=reference_date)

@@ -26,7 +26,8 @@ def energy_of_runs(runs: pd.DataFrame, tdp_w: Mapping[str, float], basis: str, g
     Returns
     -------
     One row a run: keys, ``tdp_basis``, ``tdp_w``, ``energy_tdp_j``, ``tok_total_per_kwh``,
-    ``j_per_tok_out``, ``grid``, ``gco2_per_mtok_total``, ``energy_reason``.
+    ``j_per_tok_out``, ``grid`` (and what it stands in for), ``gco2_per_kwh``, ``gco2_per_mtok_total``,
+    ``energy_reason``.
     """
     energy = runs[KEYS].copy()
     tokens = runs.input_tokens + runs.output_tokens
@@ -37,6 +38,7 @@ def energy_of_runs(runs: pd.DataFrame, tdp_w: Mapping[str, float], basis: str, g
     energy["tok_total_per_kwh"] = metrics.tok_total_per_kwh(tokens, joules)
     energy["j_per_tok_out"] = metrics.j_per_tok(joules, runs.output_tokens)
     energy["grid"] = grid.zone if grid.fallback_for is None else f"{grid.zone} for {grid.fallback_for}"
+    energy["gco2_per_kwh"] = grid.gco2_per_kwh
     energy["gco2_per_mtok_total"] = metrics.gco2_per_mtok(joules, tokens, grid.gco2_per_kwh)
     energy["energy_reason"] = None
     energy.loc[energy.tdp_w.isna(), "energy_reason"] = f"no TDP of this GPU ({basis})"

@@ -173,7 +173,7 @@ class Engine:
                 return
             if waited - told >= 10:
                 told = waited
-                say(f"loading for {waited:.0f} s: {self.tail(1)[-100:]}")
+                say(f"loading for {waited:.0f} s: {self.tail(1).split('] ')[-1].strip()[:90]}")
             time.sleep(0.25)
         raise EngineError(f"the engine did not answer within {limit_s:.0f} s:\n{self.tail()}")
 

@@ -78,7 +78,9 @@ def _write_tokenizer(folder: Path, shape: TinyShape) -> None:
 def _write_weights(folder: Path, shape: TinyShape) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     config = LlamaConfig(
         vocab_size=shape.vocab,
         hidden_size=shape.hidden,

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from hetgpu.decide.cache_effect import sentence as cache_sentence
+from hetgpu.decide.cache_effect import short_sentence as cache_finding
 from hetgpu.errors import DataError
 from hetgpu.evidence.files import read_table
 from hetgpu.evidence.records import read_stage_output
@@ -92,6 +93,15 @@ def _finding_values(sentences: Sequence[str]) -> Iterator[tuple[str, dict[str, A
         yield f"finding.{number}", value(None, sentence, "", "data/summaries, paper/tables")
 
 
+def _price_values() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Which price sets are old on the reference date: Table 1's footnote."""
+    ratios = read_stage_output("price_ratios")
+    old = [f"{row.price_set} ({row.age_days} days)" for row in ratios.itertuples() if row.stale]
+    date = ratios.reference_date.iloc[0]
+    text = f"Old on {date}: {', '.join(old)}." if old else f"No price set is old on {date}."
+    yield "prices.age", value(len(old), text, "price sets", "data/summaries/price_ratios.csv")
+
+
 def _measured_values() -> Iterator[tuple[str, dict[str, Any]]]:
     runs = read_stage_output("measured")
     source = "data/summaries/measured.csv"
@@ -103,6 +113,7 @@ def _measured_values() -> Iterator[tuple[str, dict[str, Any]]]:
     )
     kept = int(runs.headline.sum())
     yield "measured.headline", value(kept, str(kept), "runs", source, "measured")
+    yield "measured.finding", value(None, cache_finding(runs), "", source, "measured")
     yield "measured.prefix-cache", value(None, cache_sentence(runs), "", source, "measured")
 
 
@@ -118,7 +129,7 @@ def collect_values(sentences: Sequence[str]) -> dict[str, dict[str, Any]]:
     DataError : when a stage's output is missing, or a name would stand for two values.
     """
     values: dict[str, dict[str, Any]] = {}
-    parts = (_run_values(), _table_values(), _claim_values(), _audit_values(), _measured_values())
+    parts = (_run_values(), _price_values(), _table_values(), _claim_values(), _audit_values(), _measured_values())
     for part in (_finding_values(sentences), *parts):
         for name, entry in part:
             if name in values:
