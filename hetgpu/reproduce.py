@@ -26,6 +26,17 @@ KINDS = {
     "report": "paper/report.pdf",
 }
 VALUES = "paper/values.json"
+#: What DVC and kernels say that tells a reviewer nothing.
+NOISE = (
+    "Updating lock",
+    "Generating lock",
+    "[IPKernelApp]",
+    "To track",
+    "To enable",
+    "Use `dvc",
+    "\tgit add",
+    "\tdvc config",
+)
 REPORT = "paper/report.pdf"
 
 
@@ -112,7 +123,7 @@ def run_pipeline(stages: list[str]) -> None:
             print(f"[{number:>2}/{len(stages)}] {line.split(chr(39))[1]:<26}", end="", flush=True)
         elif line.startswith(">"):
             continue
-        elif line.strip() and number and not line.startswith(("Updating lock", "To track", "Use `dvc", "\tgit add")):
+        elif line.strip() and number and not line.startswith(NOISE):
             print(f"{time.monotonic() - began:5.1f} s  {line.strip()}", flush=True)
     if process.wait() != 0:
         print("\n".join(["", "The pipeline stopped. Its last lines:", *lines[-12:]]), file=sys.stderr)

@@ -99,7 +99,8 @@ def test_counters_of_a_url_that_stopped_answering_are_an_error(spec, tmp_path):
 
 
 OWNER = """
-import json, sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
 from pathlib import Path
 from hetgpu.measure.engine import Engine, EngineSpec
 spec = EngineSpec("a-model", python=sys.argv[1], ready_limit_s=15.0)
@@ -116,7 +117,10 @@ def test_no_engine_survives_its_owner_by_10_seconds(spec, tmp_path, number):
         engine = int(owner.stdout.readline())
         assert psutil.pid_exists(engine)
         owner.send_signal(number)
-        owner.wait(10)
+        try:
+            owner.wait(10)
+        finally:
+            owner.kill()
         assert gone(engine, 10.0)
 
 

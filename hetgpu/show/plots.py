@@ -22,6 +22,9 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator, Percent
 from hetgpu.evidence.records import short_model
 from hetgpu.show.style import COLOURS, FAINT, FONT_PT, INK, LABELS, MARKERS, TIER_ORDER, foot
 
+#: A tier's name where there is little room.
+SHORT = {tier: LABELS[tier].replace(" PCIe", "").replace("RTX ", "") for tier in LABELS}
+
 #: Colour of a cell that no tier wins.
 NOBODY = "#F0F0F0"
 
@@ -182,12 +185,14 @@ def winners(frame: pd.DataFrame, slos_ms: list[float]) -> Figure:
     tiers = _tiers_in(frame.dropna(subset="tier"))
     colours = ListedColormap([NOBODY, *(COLOURS[tier] for tier in tiers)])
     code = {tier: place for place, tier in enumerate(tiers, start=1)}
-    figure, axes = plt.subplots(1, len(slos_ms), figsize=(7.2, 0.36 * len(models) + 1.2), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(1, len(slos_ms), figsize=(7.2, 0.42 * len(models) + 1.2), sharey=True, squeeze=False)
     for ax, slo in zip(axes[0], slos_ms, strict=True):
         part = frame[frame.slo_ms == slo].set_index(["model", "target_qps"])
         codes = part.tier.map(lambda tier: code.get(tier, 0)).unstack().loc[models, loads].astype(int)
         costs = part.usd_per_mtok_total.unstack().loc[models, loads]
-        text = costs.map(lambda usd: "none" if pd.isna(usd) else f"{usd:.3f}")
+        # The tier stands in its cell: two dark colours are one in grey.
+        names = part.tier.map(lambda tier: SHORT.get(tier, "none")).unstack().loc[models, loads]
+        text = names + costs.map(lambda usd: "" if pd.isna(usd) else f"\n{usd:.3f}")
         scale = {"vmin": -0.5, "vmax": len(tiers) + 0.5, "cmap": colours, "cbar": False}
         sns.heatmap(codes, ax=ax, annot=text, fmt="", annot_kws={"fontsize": NOTE_PT}, linewidths=1, **scale)
         ax.set(title=f"P99 TTFT up to {slo:g} ms", xlabel="", ylabel="")
