@@ -185,7 +185,7 @@ def winners(frame: pd.DataFrame, slos_ms: list[float]) -> Figure:
     tiers = _tiers_in(frame.dropna(subset="tier"))
     colours = ListedColormap([NOBODY, *(COLOURS[tier] for tier in tiers)])
     code = {tier: place for place, tier in enumerate(tiers, start=1)}
-    figure, axes = plt.subplots(1, len(slos_ms), figsize=(7.2, 0.42 * len(models) + 1.2), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(1, len(slos_ms), figsize=(7.2, 0.37 * len(models) + 1.15), sharey=True, squeeze=False)
     for ax, slo in zip(axes[0], slos_ms, strict=True):
         part = frame[frame.slo_ms == slo].set_index(["model", "target_qps"])
         codes = part.tier.map(lambda tier: code.get(tier, 0)).unstack().loc[models, loads].astype(int)
