@@ -36,6 +36,7 @@ def project_copy() -> Iterator[Path]:
                 shutil.copy(source, target)
         before = os.environ.get("HETGPU_ROOT")
         os.environ["HETGPU_ROOT"] = folder
+        os.environ.pop("MPLBACKEND", None)  # a notebook draws with its own backend, whatever the shell's is
         try:
             yield Path(folder)
         finally:

@@ -29,8 +29,12 @@ def spec(project, tmp_path):
 
     def made(fail="", **more):
         environment = {"STUB_FAIL": fail}
+        # The model names the test, so that its processes can be told from others.
         return EngineSpec(
-            "a-model", python=str(interpreter), environment=environment, **({"ready_limit_s": 15.0} | more)
+            str(tmp_path / "a-model"),
+            python=str(interpreter),
+            environment=environment,
+            **({"ready_limit_s": 15.0} | more),
         )
 
     return made
@@ -70,7 +74,8 @@ def test_an_engine_that_dies_while_loading_says_what_its_log_says(spec, tmp_path
 def test_an_engine_that_never_answers_is_ended_at_the_limit(spec, tmp_path):
     with pytest.raises(EngineError, match="did not answer within 2 s"):
         Engine.start(spec("never_ready", ready_limit_s=2.0), tmp_path / "engine.log", quiet)
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(STUB) in (p.info["cmdline"] or [])]
+    mine = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
+    assert mine == []
 
 
 def test_a_taken_port_is_named(spec, tmp_path):
@@ -179,3 +184,13 @@ def test_the_watchdog_ends_a_group_that_ignores_sigterm():
         process.stdout.readline()
         watchdog.end_group(process.pid, grace_s=0.5, reap=process.poll)
         assert process.wait(3) == -signal.SIGKILL
+
+
+def test_an_owner_that_nobody_reaps_is_dead_all_the_same():
+    zombie = subprocess.Popen([sys.executable, "-c", ""])
+    deadline = time.monotonic() + 10
+    while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not watchdog.alive(zombie.pid)
+    zombie.wait()
+    assert watchdog.alive(os.getpid())

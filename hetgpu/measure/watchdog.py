@@ -18,14 +18,19 @@ GRACE_S = 3.0
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there."""
+    """Whether a process is there and no zombie: one that its parent never reaps is dead all the same."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        # The state stands after the name, which is in brackets and may hold anything.
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:  # noqa: PTH123
+            return stream.read().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return True
 
 
 def group_alive(group: int) -> bool:
