@@ -34,15 +34,14 @@ def project_copy() -> Iterator[Path]:
                 shutil.copytree(source, target, ignore=shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__"))
             else:
                 shutil.copy(source, target)
-        before = os.environ.get("HETGPU_ROOT")
+        before = os.environ.copy()
         os.environ["HETGPU_ROOT"] = folder
         os.environ.pop("MPLBACKEND", None)  # a notebook draws with its own backend, whatever the shell's is
         try:
             yield Path(folder)
         finally:
-            os.environ.pop("HETGPU_ROOT")
-            if before is not None:
-                os.environ["HETGPU_ROOT"] = before
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def write_outputs(names: list[str]) -> None:

@@ -194,3 +194,14 @@ def test_an_owner_that_nobody_reaps_is_dead_all_the_same():
     assert not watchdog.alive(zombie.pid)
     zombie.wait()
     assert watchdog.alive(os.getpid())
+
+
+def test_what_warms_an_engine_up_carries_the_key_like_every_call(spec, tmp_path, monkeypatch):
+    monkeypatch.setenv("HETGPU_API_KEY", "secret")
+    with Engine.start(spec(), tmp_path / "engine.log", quiet) as engine:
+        sent = []
+        engine._http.event_hooks["request"] = [lambda request: sent.append(request.headers["Authorization"])]
+        engine.complete([3, 3, 3], max_tokens=2)
+        assert sent == ["Bearer secret"]
+        assert engine.counters()["vllm:generation_tokens_total"] == 2.0
+    assert "secret" not in (tmp_path / "engine.log").read_text()

@@ -13,7 +13,7 @@ from hetgpu.measure import machine, tier
 from hetgpu.measure.client import ClientError, requests_frame, run_client
 from hetgpu.measure.engine import Engine, EngineSpec
 from hetgpu.measure.model import build_tiny_model, fingerprint
-from hetgpu.measure.run import Planned, Setting, sweep
+from hetgpu.measure.run import Planned, Setting, sweep, sweep_missing
 from hetgpu.measure.schedule import paper_schedule
 
 STUB = Path(__file__).parent / "stub_engine.py"
@@ -92,6 +92,8 @@ def test_a_sweep_writes_runs_that_agree_with_the_client_and_resumes(start, token
         folders = sweep(engine, setting, plans[:1], tmp_path / "scratch", said.append)
         folders = sweep(engine, setting, plans, tmp_path / "scratch", said.append)
     assert len(said) == 2, "the first run was not made again"
+    nobody = lambda: pytest.fail("an engine was started for runs that are there")  # noqa: E731
+    assert sweep_missing(nobody, setting, plans, tmp_path / "scratch", said.append) == folders
     for folder in folders:
         trace = read_trace(folder)
         row, client = summarise(trace), trace.run["client"]["summary"]

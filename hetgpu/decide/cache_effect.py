@@ -12,9 +12,10 @@ PREFIX = "paper-cache-"
 METRICS = ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms")
 
 
-def arm_of(runs: pd.DataFrame) -> pd.Series:
-    """The arm of each run (``on``, ``off``, ``emptied``), from its workload's name."""
-    return runs.workload.str.removeprefix(PREFIX)
+def _of_experiment(runs: pd.DataFrame) -> pd.DataFrame:
+    """The experiment's runs that may be counted, with their ``arm`` (on, off, emptied) from the workload's name."""
+    kept = runs[runs.workload.str.startswith(PREFIX) & runs.headline]
+    return kept.assign(arm=kept.workload.str.removeprefix(PREFIX))
 
 
 def interval(values: pd.Series) -> tuple[float, float, float]:
@@ -41,7 +42,7 @@ def by_arm(runs: pd.DataFrame) -> pd.DataFrame:
     ------
     DataError : when there is no run of the experiment among them.
     """
-    runs = runs[runs.workload.str.startswith(PREFIX) & runs.headline].assign(arm=arm_of)
+    runs = _of_experiment(runs)
     if runs.empty:
         raise DataError("measured runs", "", "none of the prefix-cache experiment", "run `make campaign`")
     rows = []
@@ -60,7 +61,7 @@ def ratio_to_cold(runs: pd.DataFrame, cold: str = "emptied") -> pd.DataFrame:
     -------
     Columns target_qps, metric, ratio, low, high, repeats; below 1 the warm cache makes the metric look better.
     """
-    runs = runs[runs.workload.str.startswith(PREFIX) & runs.headline].assign(arm=arm_of)
+    runs = _of_experiment(runs)
     key = ["target_qps", "record"]
     on, other = (runs[runs.arm == arm].set_index(key) for arm in ("on", cold))
     both = on.index.intersection(other.index)
@@ -113,9 +114,10 @@ def agreement(campaign: pd.DataFrame, local: pd.DataFrame) -> str:
     The sizes differ from machine to machine; what must agree is the direction, at each rate that
     both ran and that met a warm cache (all but the highest).
     """
-    both = {name: ratio_to_cold(runs).query("metric == 'ttft_mean_ms'") for name, runs in
-            (("campaign", campaign), ("local", local))}  # fmt: skip
-    there, here = (both[name].set_index("target_qps").ratio for name in ("campaign", "local"))
+    there, here = (
+        ratio_to_cold(runs).query("metric == 'ttft_mean_ms'").set_index("target_qps").ratio
+        for runs in (campaign, local)
+    )
     rates = sorted((there.index.intersection(here.index)).difference([max(here.index)]), reverse=True)
     if not rates:
         return "this machine ran no rate that the campaign ran against a warm cache: nothing to compare"

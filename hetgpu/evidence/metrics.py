@@ -10,6 +10,7 @@ Sources named below: *vLLM*, its benchmark client (``vllm.benchmarks.serve``); *
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,15 @@ def tok_total_per_s(input_tokens: Any, output_tokens: Any, duration_s: Any) -> A
     return ratio(np.asarray(input_tokens) + np.asarray(output_tokens), duration_s)
 
 
+def throughputs(completed: Any, input_tokens: Any, output_tokens: Any, duration_s: Any) -> dict[str, Any]:
+    """The three throughputs of a run under their columns' names; see the functions of these names."""
+    return {
+        "req_per_s": req_per_s(completed, duration_s),
+        "tok_out_per_s": tok_out_per_s(output_tokens, duration_s),
+        "tok_total_per_s": tok_total_per_s(input_tokens, output_tokens, duration_s),
+    }
+
+
 def goodput_req_per_s(good_requests: Any, duration_s: Any) -> Any:
     """Requests that met the SLO, per second: ``good_requests / duration_s`` (vLLM ``--goodput``;
     the authors' SLO is TTFT under 2,000 ms).
@@ -76,6 +86,41 @@ def e2e_mean_ms(ttft_mean_ms: Any, tpot_mean_ms: Any, output_tokens_mean: Any) -
 def mean_concurrency(completed: Any, e2e_mean_s: Any, duration_s: Any) -> Any:
     """Requests in flight, on average: ``completed x e2e / duration`` (Little's law)."""
     return ratio(np.asarray(completed) * np.asarray(e2e_mean_s), duration_s)
+
+
+# -- statistics of a run --------------------------------------------------------------------------
+
+
+def statistics(prefix: str, values_ms: Any) -> dict[str, float]:
+    """Our statistics of a sample, ms, under ``<prefix>_<statistic>_ms``; {} where there is none.
+
+    The deviation divides by N and percentiles interpolate linearly, as vLLM's client has it
+    (``vllm.benchmarks.serve``); NaN (a request of one token has no TPOT) is left out.
+    """
+    sample = np.asarray(values_ms, dtype=float)
+    sample = sample[~np.isnan(sample)]
+    if sample.size == 0:
+        return {}
+    numbers = {"mean": sample.mean(), "median": np.median(sample), "std": sample.std(), "max": sample.max()}
+    numbers |= {f"p{p}": np.percentile(sample, p) for p in (90, 95, 99)}
+    return {f"{prefix}_{name}_ms": float(value) for name, value in numbers.items()}
+
+
+def request_statistics(
+    ttft_ms: Any, e2e_ms: Any, output_tokens: Any, chunk_gaps_ms: Iterable[Any] | None = None
+) -> dict[str, float]:
+    """All latency columns from per-request values, by the definitions here.
+
+    Parameters
+    ----------
+    ttft_ms, e2e_ms, output_tokens : shape ``(completed,)``; e2e up to the last token.
+    chunk_gaps_ms : a list of gaps a request, or None where the tool does not time chunks.
+    """
+    columns = statistics("ttft", ttft_ms) | statistics("e2e", e2e_ms)
+    columns |= statistics("tpot", tpot_ms(e2e_ms, ttft_ms, output_tokens))
+    if chunk_gaps_ms is not None:
+        columns |= statistics("chunk_gap", [gap for gaps in chunk_gaps_ms for gap in gaps])
+    return columns
 
 
 # -- cost ----------------------------------------------------------------------------------------

@@ -71,11 +71,11 @@ class PublishedRecord(BaseModel):
 
 
 def _check_throughputs(record: PublishedRecord, where: str, file: str) -> None:
-    total = metrics.tok_total_per_s(record.input_tokens, record.output_tokens, record.duration_s)
+    ours = metrics.throughputs(record.completed, record.input_tokens, record.output_tokens, record.duration_s)
     pairs = {
-        "request_throughput_per_s": metrics.req_per_s(record.completed, record.duration_s),
-        "output_token_throughput_per_s": metrics.tok_out_per_s(record.output_tokens, record.duration_s),
-        "total_token_throughput_per_s": total,
+        "request_throughput_per_s": ours["req_per_s"],
+        "output_token_throughput_per_s": ours["tok_out_per_s"],
+        "total_token_throughput_per_s": ours["tok_total_per_s"],
     }
     for name, computed in pairs.items():
         published = getattr(record, name)

@@ -17,9 +17,8 @@ from typing import Any, Literal
 import pandas as pd
 
 from hetgpu.errors import DataError
+from hetgpu.evidence import metrics
 from hetgpu.evidence.files import write_json, write_text
-from hetgpu.evidence.importers._rows import request_statistics
-from hetgpu.evidence.metrics import req_per_s, tok_out_per_s, tok_total_per_s
 from hetgpu.evidence.records import SummaryRow, make_row, to_frame
 from hetgpu.paths import root, shown
 
@@ -173,9 +172,8 @@ def summarise(trace: Trace) -> SummaryRow:
         "energy_method": run["energy"]["method"],
     }
     if len(done):
-        values |= request_statistics(done.ttft_ms, done.e2e_ms, done.output_tokens, done.chunk_gaps_ms)
-        values |= {"req_per_s": req_per_s(len(done), seconds), "tok_out_per_s": tok_out_per_s(tokens_out, seconds)}
-        values["tok_total_per_s"] = tok_total_per_s(tokens_in, tokens_out, seconds)
+        values |= metrics.request_statistics(done.ttft_ms, done.e2e_ms, done.output_tokens, done.chunk_gaps_ms)
+        values |= metrics.throughputs(len(done), tokens_in, tokens_out, seconds)
     if failed := trace.failed_checks:
         values |= {"headline": False, "reason": "; ".join(f"{check['name']}: {check['detail']}" for check in failed)}
     return make_row(values, shown(trace.folder), RUN)

@@ -6,6 +6,7 @@ It is started through :data:`MAIN`, since vLLM's ``vllm bench`` command needs a 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -165,6 +166,4 @@ def requests_frame(raw: dict[str, Any], schedule: Schedule, endpoint: str) -> pd
 
 
 def _digest(text: str) -> str:
-    import hashlib
-
     return hashlib.sha256(text.encode()).hexdigest()[:16]

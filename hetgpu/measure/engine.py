@@ -227,6 +227,19 @@ class Engine:
                     found[sample.name] = found.get(sample.name, 0.0) + sample.value
         return found
 
+    def complete(self, prompt: list[int], max_tokens: int) -> None:
+        """One completion of exactly ``max_tokens``, its answer thrown away.
+
+        Raises
+        ------
+        EngineError : when the server refuses it.
+        """
+        body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}
+        try:
+            self._http.post(f"{self.url}/v1/completions", json=body, timeout=120.0).raise_for_status()
+        except httpx.HTTPError as error:
+            raise EngineError(f"{self.url} did not complete a prompt: {error}\n{self.tail()}") from error
+
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache by vLLM's own call.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hetgpu.evidence.catalog import load_tiers
 from hetgpu.measure.engine import Engine, EngineSpec, log_path
 from hetgpu.measure.model import build_tiny_model
-from hetgpu.measure.run import Planned, Setting, sweep
+from hetgpu.measure.run import Planned, Setting, sweep_missing
 from hetgpu.measure.schedule import Schedule, paper_schedule
 from hetgpu.paths import inside
 
@@ -88,22 +89,7 @@ def run_experiment(base: Path, size: Size, say: Callable[[str], None] = print) -
     folders = []
     # Arms whose engines are started alike share one: loading takes longer than a run.
     for arguments, wanted in plans.items():
-        if missing := _missing(setting, wanted):
-            say(f"engine {' '.join(arguments) or 'as it comes'}: {missing} of {len(wanted)} runs to make")
-            with Engine.start(cpu_spec(model, arguments), log_path("cache"), say) as engine:
-                folders += sweep(engine, setting, wanted, inside("build", "client"), say)
-        else:
-            folders += _folders(setting, wanted)
+        spec = cpu_spec(model, arguments)
+        start = partial(Engine.start, spec, log_path("cache"), say)
+        folders += sweep_missing(start, setting, wanted, inside("build", "client"), say)
     return folders
-
-
-def _folders(setting: Setting, plans: list[Planned]) -> list[Path]:
-    from hetgpu.measure.machine import fingerprint, machine_id
-    from hetgpu.measure.run import folder_of
-
-    machine = machine_id(fingerprint())
-    return [folder_of(setting, plan, machine) for plan in plans]
-
-
-def _missing(setting: Setting, plans: list[Planned]) -> int:
-    return sum(not folder.exists() for folder in _folders(setting, plans))

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from hetgpu.errors import DataError
@@ -131,8 +131,3 @@ def build_tiny_model(target: Path, shape: TinyShape | None = None) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         folder.rename(target)
     return target
-
-
-def describe(shape: TinyShape) -> dict[str, int]:
-    """The shape as plain numbers, for a run's record."""
-    return asdict(shape)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from hetgpu.evidence.catalog import Tier
 from hetgpu.evidence.traces import check_rows, write_trace
@@ -69,12 +67,11 @@ def warm_up(engine: Engine, tokens: int = 64, requests: int = 4) -> None:
 
     Raises
     ------
-    httpx.HTTPError : when the engine refuses them.
+    EngineError : when the engine refuses them.
     """
     for number in range(requests):
         # The same token over and over: a schedule's prompts are random, so no prefix is shared.
-        body = {"model": engine.model, "prompt": [3 + number] * tokens, "max_tokens": 16, "ignore_eos": True}
-        httpx.post(f"{engine.url}/v1/completions", json=body, timeout=120.0).raise_for_status()
+        engine.complete([3 + number] * tokens, max_tokens=16)
 
 
 def _energy(sampler: Sampler, start_s: float, duration_s: float) -> dict[str, Any]:
@@ -196,4 +193,26 @@ def sweep(
             measure(engine, setting, plan, facts, scratch)
             say(f"{plan.workload} {plan.target_qps:g} QPS, repeat {plan.repeat}: {time.monotonic() - began:.0f} s")
         folders.append(folder)
+    return folders
+
+
+def sweep_missing(
+    start: Callable[[], Engine],
+    setting: Setting,
+    plans: Sequence[Planned],
+    scratch: Path,
+    say: Callable[[str], None] = print,
+) -> list[Path]:
+    """:func:`sweep` with an engine that ``start`` gives and that is ended here; none where no run is missing.
+
+    Raises
+    ------
+    EngineError, ClientError : when either stops; finished runs stay, and the next call goes on from there.
+    """
+    machine = machine_id(fingerprint())
+    folders = [folder_of(setting, plan, machine) for plan in plans]
+    if missing := sum(not folder.exists() for folder in folders):
+        say(f"{missing} of {len(folders)} runs to make")
+        with start() as engine:
+            sweep(engine, setting, plans, scratch, say)
     return folders

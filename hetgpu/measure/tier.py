@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hetgpu.errors import DataError
@@ -15,7 +16,7 @@ from hetgpu.evidence.catalog import Tier, load_tiers
 from hetgpu.measure.engine import Engine, EngineSpec, connect, log_path
 from hetgpu.measure.experiment import cpu_spec, tiny_model
 from hetgpu.measure.machine import check_tier, fingerprint
-from hetgpu.measure.run import Planned, Setting, sweep
+from hetgpu.measure.run import Planned, Setting, sweep_missing
 from hetgpu.measure.schedule import paper_schedule
 from hetgpu.paths import inside
 
@@ -98,8 +99,7 @@ def measure_tier(request: Request, base: Path, say: Callable[[str], None] = prin
     cores = frozenset({1}) if tier.gpu is None and not request.url else None
     setting = Setting(tier, Path(model).name if Path(model).is_dir() else model, request.precision, model, base, cores)
     if request.url:
-        engine = connect(request.url, request.served or model, say)
+        start = partial(connect, request.url, request.served or model, say)
     else:
-        engine = Engine.start(spec_of(request, tier, model), log_path(f"tier-{tier.key}"), say)
-    with engine:
-        return sweep(engine, setting, plans(request), inside("build", "client"), say)
+        start = partial(Engine.start, spec_of(request, tier, model), log_path(f"tier-{tier.key}"), say)
+    return sweep_missing(start, setting, plans(request), inside("build", "client"), say)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,38 +44,6 @@ class Draft:
     reasons: list[str] = field(default_factory=list)
 
 
-def statistics(prefix: str, values_ms: Any) -> dict[str, float]:
-    """Our statistics of a sample, ms, under ``<prefix>_<statistic>_ms``; {} where there is none.
-
-    The deviation divides by N and percentiles interpolate linearly, as vLLM's client has it
-    (``vllm.benchmarks.serve``); NaN (a request of one token has no TPOT) is left out.
-    """
-    sample = np.asarray(values_ms, dtype=float)
-    sample = sample[~np.isnan(sample)]
-    if sample.size == 0:
-        return {}
-    numbers = {"mean": sample.mean(), "median": np.median(sample), "std": sample.std(), "max": sample.max()}
-    numbers |= {f"p{p}": np.percentile(sample, p) for p in (90, 95, 99)}
-    return {f"{prefix}_{name}_ms": float(value) for name, value in numbers.items()}
-
-
-def request_statistics(
-    ttft_ms: Any, e2e_ms: Any, output_tokens: Any, chunk_gaps_ms: Iterable[Any] | None = None
-) -> dict[str, float]:
-    """All latency columns from per-request values, by the definitions of ``metrics``.
-
-    Parameters
-    ----------
-    ttft_ms, e2e_ms, output_tokens : shape ``(completed,)``; e2e up to the last token.
-    chunk_gaps_ms : a list of gaps a request, or None where the tool does not time chunks.
-    """
-    columns = statistics("ttft", ttft_ms) | statistics("e2e", e2e_ms)
-    columns |= statistics("tpot", metrics.tpot_ms(e2e_ms, ttft_ms, output_tokens))
-    if chunk_gaps_ms is not None:
-        columns |= statistics("chunk_gap", [gap for gaps in chunk_gaps_ms for gap in gaps])
-    return columns
-
-
 def rebased_tpot_mean_ms(values: dict[str, Any], tokens_each: int) -> dict[str, float]:
     """Mean TPOT over the server's count where every answer has the same length; else not defined.
 
@@ -107,13 +74,9 @@ def tier_of(context: Context) -> Tier:
 
 def _throughputs(values: dict[str, Any], context: Context, where: str) -> dict[str, float]:
     """Ours from counts and duration; a tool's own that contradicts them is refused."""
-    completed, duration_s = values["completed"], values["duration_s"]
-    tokens_in, tokens_out = values["input_tokens"], values["output_tokens"]
-    ours = {
-        "req_per_s": metrics.req_per_s(completed, duration_s),
-        "tok_out_per_s": metrics.tok_out_per_s(tokens_out, duration_s),
-        "tok_total_per_s": metrics.tok_total_per_s(tokens_in, tokens_out, duration_s),
-    }
+    ours = metrics.throughputs(
+        values["completed"], values["input_tokens"], values["output_tokens"], values["duration_s"]
+    )
     for column, computed in ours.items():
         stated = values.get(column)
         if stated is not None and abs(stated - computed) > MAX_THROUGHPUT_ERROR * max(abs(computed), 1.0):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hetgpu.errors import DataError
+from hetgpu.evidence import metrics
 from hetgpu.evidence.importers._dictionary import Tool, apply, flatten, unknown_names, warn_of_unknown
 from hetgpu.evidence.importers._objects import read_objects
 from hetgpu.evidence.importers._rows import (
@@ -20,7 +21,6 @@ from hetgpu.evidence.importers._rows import (
     drop,
     finish,
     rebased_tpot_mean_ms,
-    request_statistics,
     tier_of,
 )
 from hetgpu.evidence.importers.tokens import TokenCount, count_output_tokens
@@ -69,7 +69,7 @@ def _from_records(tool: Tool, path: Path, completed: int) -> dict[str, Any]:
     )
     gaps = [record.get(tool.per_request_name("chunk_gap_ms").name) or [] for record in records]
     by_server = all(count.counted_by == "server" for count in counts)
-    columns: dict[str, Any] = request_statistics(ttft, e2e, [count.tokens for count in counts], gaps)
+    columns: dict[str, Any] = metrics.request_statistics(ttft, e2e, [count.tokens for count in counts], gaps)
     return columns | {
         "output_tokens": sum(count.tokens for count in counts),
         "output_tokens_counted_by": "server" if by_server else "client",

@@ -10,7 +10,7 @@ import numpy as np
 from hetgpu.errors import DataError
 from hetgpu.evidence import metrics
 from hetgpu.evidence.importers._dictionary import Tool, apply, flatten, unknown_names, warn_of_unknown
-from hetgpu.evidence.importers._rows import Context, Draft, drop, finish, request_statistics, tier_of
+from hetgpu.evidence.importers._rows import Context, Draft, drop, finish, tier_of
 from hetgpu.evidence.records import SummaryRow
 
 NO_REQUESTS = "the file lists no requests: percentiles are nearest-rank, e2e runs to the end of the stream"
@@ -27,7 +27,7 @@ def _from_requests(tool: Tool, requests: list[dict[str, Any]], context: Context,
     unknown = {name for request in requests for name in unknown_names(tool, flatten(request), True)}
     warn_of_unknown(unknown, context.file, f"{where}, requests")
     ttft, tpot, tokens = (np.array([request[name] for request in requests], dtype=float) for name in names)
-    return request_statistics(ttft, metrics.e2e_mean_ms(ttft, tpot, tokens), tokens)
+    return metrics.request_statistics(ttft, metrics.e2e_mean_ms(ttft, tpot, tokens), tokens)
 
 
 def _draft(tool: Tool, benchmark: dict[str, Any], context: Context, where: str) -> Draft:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from hetgpu.errors import DataError
+from hetgpu.evidence import metrics
 from hetgpu.evidence.catalog import Tier, load_gpus, load_tiers
 from hetgpu.evidence.importers._dictionary import Tool, apply, flatten
-from hetgpu.evidence.importers._rows import Context, Draft, finish, request_statistics, tier_of
+from hetgpu.evidence.importers._rows import Context, Draft, finish, tier_of
 from hetgpu.evidence.records import SummaryRow
 
 
@@ -68,7 +69,7 @@ def _from_lists(tool: Tool, flat: dict[str, Any], completed: int, context: Conte
     ttft_ms = np.array([ttfts[i] for i in good], dtype=float) * entries[0].factor
     gaps_ms = [np.asarray(gaps[i], dtype=float) * entries[1].factor for i in good]
     e2e_ms = ttft_ms + np.array([gap.sum() for gap in gaps_ms])
-    return request_statistics(ttft_ms, e2e_ms, [tokens[i] for i in good], gaps_ms)
+    return metrics.request_statistics(ttft_ms, e2e_ms, [tokens[i] for i in good], gaps_ms)
 
 
 def _draft(tool: Tool, content: dict[str, Any], context: Context, where: str) -> Draft:
