@@ -54,6 +54,20 @@ def _measure(arguments: list[str]) -> int:
     return main(arguments)
 
 
+def _page(arguments: list[str]) -> int:
+    from hetgpu.notebooks import write_page
+
+    print(write_page())
+    return 0
+
+
+def _sharegpt(arguments: list[str]) -> int:
+    from hetgpu.measure.prompts import fetch_sharegpt
+
+    print(fetch_sharegpt())
+    return 0
+
+
 def _campaign(arguments: list[str]) -> int:
     return _measure(["campaign", *arguments])
 
@@ -81,8 +95,10 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "repro": ("recompute everything and compare with the committed results", _repro),
     "doctor": ("say what this machine can do, and what to mend", _doctor),
     "import": ("read result files of vLLM's client, GuideLLM, AIPerf or inference-perf", _import),
-    "measure": ("run the prefix-cache experiment on this machine, small (--full: as the campaign)", _measure),
+    "measure": ("run vLLM on this machine: a small experiment, or a tier (--tier; --help says more)", _measure),
     "campaign": ("run it for the record: data/traces/measured", _campaign),
+    "page": ("write the page of what this machine measured", _page),
+    "sharegpt": ("fetch the authors' data set", _sharegpt),
     "stage": ("run one notebook stage (what dvc.yaml calls)", _stage),
     "clean": ("write cleaned copies of the notebooks (what dvc.yaml calls)", _clean),
     "report": ("typeset paper/report.pdf (what dvc.yaml calls)", _report),

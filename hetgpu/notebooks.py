@@ -1,6 +1,7 @@
-"""The notebooks as a reader meets them: run in place with their outputs kept, or tested against those.
+"""The notebooks as a reader meets them: run in place with their outputs kept, tested against those, or as a page.
 
-Both work in a copy of the project, so that neither touches its results.
+The first two work in a copy of the project without what this machine measured, so that they touch no
+result and give the same outputs everywhere.
 """
 
 from __future__ import annotations
@@ -18,10 +19,16 @@ import nbformat
 
 from hetgpu.evidence.files import write_text
 from hetgpu.paths import inside, root
-from hetgpu.pipeline import KERNEL, LOCAL_KERNEL, check_ran
+from hetgpu.pipeline import KERNEL, LOCAL_KERNEL, check_ran, cleaned
 
 #: What a notebook reads; the copy holds nothing else.
 COPIED = ("data", "figures", "notebooks", "paper", "params.yaml", "dvc.yaml")
+
+
+NOT_COPIED = (".ipynb_checkpoints", "__pycache__", "local", "*.local.*", "external")
+#: The page of this machine's own runs; Git ignores it.
+PAGE = ("paper", "this-machine.local.html")
+PAGE_NOTEBOOK = "13-this-machine.ipynb"
 
 
 @contextmanager
@@ -31,7 +38,7 @@ def project_copy() -> Iterator[Path]:
         for name in COPIED:
             source, target = inside(name), Path(folder, name)
             if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__"))
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns(*NOT_COPIED))
             else:
                 shutil.copy(source, target)
         before = os.environ.copy()
@@ -44,6 +51,36 @@ def project_copy() -> Iterator[Path]:
             os.environ.update(before)
 
 
+def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
+    """A notebook run from its top in a folder, with its default parameters.
+
+    Raises
+    ------
+    StageError : naming the cell that failed or did not run.
+    """
+    from nbclient import NotebookClient
+
+    notebook = nbformat.reads(cleaned(nbformat.read(path, as_version=4)), as_version=4)
+    where = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, kernel_name=KERNEL, resources=where, config=LOCAL_KERNEL, timeout=None).execute()
+    check_ran(notebook, path.name)
+    return notebook
+
+
+def write_page() -> Path:
+    """What this machine measured, as a page to open in a browser.
+
+    Raises
+    ------
+    StageError : as :func:`execute`.
+    """
+    from nbconvert import HTMLExporter
+
+    notebook = execute(inside("notebooks", PAGE_NOTEBOOK), root())
+    body, _ = HTMLExporter(exclude_input=True).from_notebook_node(notebook)
+    return write_text(body, inside(*PAGE))
+
+
 def write_outputs(names: list[str]) -> None:
     """Run notebooks with their default parameters and keep the outputs in the committed files.
 
@@ -51,18 +88,11 @@ def write_outputs(names: list[str]) -> None:
     ------
     StageError : naming the cell that failed or did not run; that notebook stays as it was.
     """
-    from nbclient import NotebookClient
-
-    from hetgpu.pipeline import cleaned
-
     chosen = [path for path in sorted(inside("notebooks").glob("*.ipynb")) if not names or path.name in names]
     originals = root()
     with project_copy() as folder:
         for path in chosen:
-            notebook = nbformat.reads(cleaned(nbformat.read(path, as_version=4)), as_version=4)
-            where = {"metadata": {"path": str(folder / "notebooks")}}
-            NotebookClient(notebook, kernel_name=KERNEL, resources=where, config=LOCAL_KERNEL, timeout=None).execute()
-            check_ran(notebook, path.name)
+            notebook = execute(path, folder / "notebooks")
             for cell in notebook.cells:
                 cell.metadata.pop("execution", None)  # when it ran: another diff every time
             write_text(nbformat.writes(notebook) + "\n", originals / "notebooks" / path.name)

@@ -22,6 +22,7 @@ from traitlets.config import Config
 
 from hetgpu.errors import DataError
 from hetgpu.evidence.files import read_table, read_yaml, write_text
+from hetgpu.measure import watchdog
 from hetgpu.paths import inside, root, shown
 
 KERNEL = "python3"
@@ -144,6 +145,9 @@ def checked_parameters(group: Mapping[str, Any], declared: Mapping[str, Any], st
 def declared_outputs(stage: str) -> list[str]:
     """The files that ``dvc.yaml`` says a stage writes, relative to the root.
 
+    A stage with ``meta: {local: true}`` may declare none: what a machine measured is its own, and no
+    output of the project's.
+
     Raises
     ------
     DataError : for a stage that ``dvc.yaml`` does not hold, or one that declares nothing.
@@ -152,7 +156,7 @@ def declared_outputs(stage: str) -> list[str]:
     if stage not in stages:
         raise DataError("dvc.yaml", stage, "no such stage", f"use one of {', '.join(stages)}")
     outs = stages[stage].get("outs", [])
-    if not outs:
+    if not outs and not stages[stage].get("meta", {}).get("local"):
         raise DataError("dvc.yaml", stage, "declares no outs", "declare what it writes")
     return [next(iter(out)) if isinstance(out, Mapping) else out for out in outs]
 
@@ -213,9 +217,10 @@ def _publish(staging: Path, stage: str) -> list[str]:
     for name in declared:
         check_output(staging / name, name, stage)
     extra = {p.relative_to(staging).as_posix() for p in staging.rglob("*") if p.is_file()} - set(declared)
-    if extra:
+    local = sorted(name for name in extra if ".local." in name)
+    if extra := extra - set(local):
         raise StageError(f"{stage}: wrote what dvc.yaml does not declare: {', '.join(sorted(extra))}")
-    for name in declared:
+    for name in [*declared, *local]:
         target = inside(name)
         target.parent.mkdir(parents=True, exist_ok=True)
         (staging / name).replace(target)
@@ -249,6 +254,7 @@ def run_stage(stage: str) -> list[str]:
     executed = inside(*EXECUTED, source.name)
     executed.parent.mkdir(parents=True, exist_ok=True)
     executed.unlink(missing_ok=True)
+    watchdog.end_with("dvc")
     os.environ |= {"HETGPU_ROOT": str(root()), "HETGPU_STAGING": str(staging)}
     started = time.monotonic()
     try:

@@ -46,6 +46,7 @@ class Handler(BaseHTTPRequestHandler):
         if FAIL == "hangs" and body.get("stream"):
             time.sleep(3600)
         tokens = int(body.get("max_tokens", 1))
+        print("prompt", body["prompt"][:8], flush=True)
         with LOCK:
             COUNTS["prompt"] += len(body["prompt"])
             COUNTS["generation"] += tokens

@@ -15,7 +15,7 @@ import pytest
 
 from hetgpu.errors import DataError
 from hetgpu.measure import watchdog
-from hetgpu.measure.engine import Engine, EngineError, EngineSpec, connect, free_port, leftovers
+from hetgpu.measure.engine import SERVER, Engine, EngineError, EngineSpec, connect, free_port, leftovers
 
 STUB = Path(__file__).parent / "stub_engine.py"
 
@@ -32,7 +32,7 @@ def spec(project, tmp_path):
         # The model names the test, so that its processes can be told from others.
         return EngineSpec(
             str(tmp_path / "a-model"),
-            python=str(interpreter),
+            command=(str(interpreter), *SERVER),
             environment=environment,
             **({"ready_limit_s": 15.0} | more),
         )
@@ -108,7 +108,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with it ignored
 from pathlib import Path
 from hetgpu.measure.engine import Engine, EngineSpec
-spec = EngineSpec("a-model", python=sys.argv[1], ready_limit_s=15.0)
+spec = EngineSpec("a-model", command=(sys.argv[1],), ready_limit_s=15.0)
 engine = Engine.start(spec, Path(sys.argv[2]), lambda text: None)
 print(engine.process.pid, flush=True)
 time.sleep(3600)
@@ -117,7 +117,7 @@ time.sleep(3600)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_engine_survives_its_owner_by_10_seconds(spec, tmp_path, number):
-    command = [sys.executable, "-c", OWNER, spec().python, str(tmp_path / "engine.log")]
+    command = [sys.executable, "-c", OWNER, spec().command[0], str(tmp_path / "engine.log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as owner:
         engine = int(owner.stdout.readline())
         assert psutil.pid_exists(engine)
@@ -156,7 +156,7 @@ def test_a_notebook_s_kernel_that_is_killed_leaves_no_engine(spec, tmp_path, pro
         import sys, time
         from pathlib import Path
         from hetgpu.measure.engine import Engine, EngineSpec
-        spec = EngineSpec("a-model", python={spec().python!r}, ready_limit_s=15.0)
+        spec = EngineSpec("a-model", command={spec().command!r}, ready_limit_s=15.0)
         engine = Engine.start(spec, Path({str(tmp_path / "engine.log")!r}))
         Path({str(pid_file)!r}).write_text(str(engine.process.pid))
         time.sleep(3600)

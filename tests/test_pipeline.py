@@ -31,8 +31,9 @@ def notebook(*cells, tags=()):
 def stage(project):
     """A function that runs a made-up stage in the copy of the project and gives what it published."""
 
-    def run(*cells, tags=(), outs=("data/summaries/made.csv",), params=None):
-        stages = {"made": {"cmd": "x", "outs": [{name: {"cache": False}} for name in outs]}}
+    def run(*cells, tags=(), outs=("data/summaries/made.csv",), params=None, meta=None):
+        declared = [{name: {"cache": False}} for name in outs]
+        stages = {"made": {"cmd": "x", "outs": declared, "meta": meta or {}}}
         (project / "dvc.yaml").write_text(json.dumps({"stages": stages}))
         (project / "params.yaml").write_text(json.dumps({"made": params or {}}))
         for path in (project / "notebooks").glob("*.ipynb"):
@@ -52,6 +53,17 @@ def test_a_stage_publishes_what_it_declares(stage, project):
     assert (project / "data/summaries/made.csv").read_text() == "a\n1\n"
     assert not (project / "build" / "staging" / "made").exists()
     assert "HETGPU_STAGING" not in os.environ
+
+
+def test_what_is_this_machine_s_own_is_published_undeclared_and_alone_where_the_stage_says_so(stage, project):
+    local = WRITE.replace("made.csv", "made.local.csv")
+    assert stage(WRITE, local) == ["data/summaries/made.csv"]
+    assert (project / "data/summaries/made.local.csv").is_file()
+    with pytest.raises(DataError, match="made: declares no outs"):
+        stage(local, outs=())
+    (project / "data/summaries/made.local.csv").unlink()
+    assert stage(local, outs=(), meta={"local": True}) == []
+    assert (project / "data/summaries/made.local.csv").is_file()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +195,8 @@ def test_every_group_of_parameters_has_a_stage():
 def test_no_stage_depends_on_an_executed_notebook_and_every_output_is_in_git():
     for name, stage in STAGES.items():
         assert not [dep for dep in stage["deps"] if "executed" in dep], name
-        assert all(next(iter(out.values()))["cache"] is False for out in stage["outs"]), name
+        assert stage.get("outs") or stage["meta"]["local"], name
+        assert all(next(iter(out.values()))["cache"] is False for out in stage.get("outs", [])), name
 
 
 def test_prices_and_grids_feed_the_cost_and_energy_stages_alone():

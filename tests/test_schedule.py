@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hetgpu.errors import DataError
 from hetgpu.evidence.metrics import arrivals_s
-from hetgpu.measure.schedule import Schedule, length_model, paper_schedule, poisson_schedule, trace_schedule
+from hetgpu.measure.schedule import Prompts, Schedule, length_model, paper_schedule, poisson_schedule, trace_schedule
 
 
 def test_the_paper_s_schedule_is_its_very_arrivals_and_the_same_prompts_at_every_rate():
@@ -44,10 +44,34 @@ def test_every_line_is_what_vllm_s_client_reads():
 
 
 def test_lengths_come_in_pairs_of_the_length_model():
-    tokens_in, tokens_out = length_model(200, seed=0)
-    assert np.corrcoef(np.log(tokens_in), np.log(tokens_out))[0, 1] < -0.3
-    assert length_model(200, seed=0, scale_in=2.0)[0].sum() == 2 * tokens_in.sum()
-    assert not np.array_equal(length_model(50, seed=1)[0], length_model(50, seed=2)[0])
+    found = length_model()
+    assert len(found.input_tokens) == 200
+    assert np.corrcoef(np.log(found.input_tokens), np.log(found.output_tokens))[0, 1] < -0.3
+    assert length_model(scale_in=2.0).input_tokens.sum() == 2 * found.input_tokens.sum()
+    pairs = set(zip(found.input_tokens, found.output_tokens, strict=True))
+    drawn = [poisson_schedule(4.0, 50, seed) for seed in (1, 2)]
+    assert all(set(zip(s.input_tokens, s.output_tokens, strict=True)) <= pairs for s in drawn)
+    assert not np.array_equal(drawn[0].input_tokens, drawn[1].input_tokens)
+
+
+def test_more_prompts_than_there_are_is_refused():
+    with pytest.raises(DataError, match="201 are wanted, the length model has 200"):
+        paper_schedule(4.0, 201)
+
+
+def test_a_data_set_s_prompts_are_sent_once_each_in_an_order_of_the_seed_s():
+    tokens = tuple((number, number + 1) for number in range(30))
+    prompts = Prompts(np.full(30, 2), np.full(30, 5), "a set", tokens)
+    one, two = poisson_schedule(4.0, 30, 1, prompts), poisson_schedule(4.0, 30, 2, prompts)
+    assert sorted(one.token_ids) == sorted(two.token_ids) == list(tokens)
+    assert one.token_ids != two.token_ids
+    assert [json.loads(line)["hash_ids"] for line in one.lines().splitlines()] == [list(ids) for ids in one.token_ids]
+
+
+def test_what_is_asked_has_a_hash_that_arrivals_do_not_change():
+    fast, slow = paper_schedule(32.0), paper_schedule(1.0)
+    assert fast.prompts_sha256 == slow.prompts_sha256
+    assert poisson_schedule(4.0, 50, 1).prompts_sha256 != poisson_schedule(4.0, 50, 2).prompts_sha256
 
 
 def test_a_real_trace_is_scaled_to_a_rate_and_keeps_its_shape(tmp_path):

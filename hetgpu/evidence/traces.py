@@ -23,6 +23,9 @@ from hetgpu.evidence.records import SummaryRow, make_row, to_frame
 from hetgpu.paths import root, shown
 
 SCHEMA_VERSION = 1
+#: Where runs lie: the campaign, committed, and this machine's own, which Git ignores.
+CAMPAIGN, LOCAL = ("data", "traces", "measured"), ("data", "traces", "local")
+LOCAL_SUMMARY = ("data", "summaries", "measured.local.csv")
 RUN, REQUESTS, POWER, LOG = "run.json", "requests.parquet", "power.parquet", "server.log"
 
 #: Columns of ``requests.parquet``. Times in seconds from the client's start of the load, latencies in ms.
@@ -95,18 +98,28 @@ def write_trace(
     if missing := [name for name in REQUEST_COLUMNS if name not in requests.columns]:
         raise DataError(shown(folder), REQUESTS, f"column missing: {', '.join(missing)}", "give every request all")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
-        place = Path(beside) / folder.name
-        place.mkdir()
-        requests[list(REQUEST_COLUMNS)].to_parquet(place / REQUESTS, index=False)
-        if power is not None and len(power):
-            power.to_parquet(place / POWER, index=False)
-        if log:
-            write_text(without_paths(log), place / LOG)
-        hashes = {path.name: _sha256(path) for path in sorted(place.iterdir())}
-        write_json({"schema_version": SCHEMA_VERSION, **run, "files_sha256": hashes}, place / RUN)
-        place.rename(folder)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
+            place = Path(beside) / folder.name
+            place.mkdir()
+            _write_files(place, run, requests, power, log)
+            place.rename(folder)
+    except OSError as error:
+        mend = "free some space and measure again; finished runs are kept"
+        raise DataError(shown(folder), "", f"could not be written: {error}", mend) from error
     return folder
+
+
+def _write_files(
+    place: Path, run: dict[str, Any], requests: pd.DataFrame, power: pd.DataFrame | None, log: str | None
+) -> None:
+    requests[list(REQUEST_COLUMNS)].to_parquet(place / REQUESTS, index=False)
+    if power is not None and len(power):
+        power.to_parquet(place / POWER, index=False)
+    if log:
+        write_text(without_paths(log), place / LOG)
+    hashes = {path.name: _sha256(path) for path in sorted(place.iterdir())}
+    write_json({"schema_version": SCHEMA_VERSION, **run, "files_sha256": hashes}, place / RUN)
 
 
 def read_trace(folder: Path) -> Trace:

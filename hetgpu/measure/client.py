@@ -30,6 +30,14 @@ parser = argparse.ArgumentParser()
 add_cli_args(parser)
 main(parser.parse_args())
 """
+#: The same for a schedule that holds its prompts' very tokens: they stand where ids are expanded from.
+MAIN_EXACT = (
+    """
+from vllm.benchmarks.datasets.datasets import TimedTrace
+TimedTrace._expand_prompt = lambda self, ids, length, tokenizer: list(ids)
+"""
+    + MAIN
+)
 #: Prompts are drawn by Python's ``hash()``: salted, two runs would send other prompts.
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "TQDM_DISABLE": "1"}
 
@@ -54,13 +62,13 @@ class ClientResult:
     started_monotonic_s: float
 
 
-def command(engine: Engine, tokenizer: str, schedule_file: Path, result: Path, n: int) -> list[str]:
-    """The client's command line; recorded with the run."""
+def command(engine: Engine, tokenizer: str, schedule_file: Path, result: Path, schedule: Schedule) -> list[str]:
+    """The client's command line."""
     return [
-        sys.executable, "-c", MAIN,
+        sys.executable, "-c", MAIN if schedule.token_ids is None else MAIN_EXACT,
         "--backend", "openai", "--base-url", engine.url, "--endpoint", "/v1/completions",
         "--model", engine.model, "--served-model-name", engine.model, "--tokenizer", tokenizer,
-        "--dataset-name", "timed_trace", "--dataset-path", str(schedule_file), "--num-prompts", str(n),
+        "--dataset-name", "timed_trace", "--dataset-path", str(schedule_file), "--num-prompts", str(len(schedule)),
         "--temperature", "0", "--disable-tqdm", "--metric-percentiles", "50,90,95,99",
         "--save-result", "--save-detailed",
         "--result-dir", str(result.parent), "--result-filename", result.name,
@@ -90,7 +98,7 @@ def run_client(
     folder.mkdir(parents=True, exist_ok=True)
     schedule_file, result = schedule.write(folder / "schedule.jsonl"), folder / "client.json"
     result.unlink(missing_ok=True)
-    line = command(engine, tokenizer, schedule_file, result, len(schedule))
+    line = command(engine, tokenizer, schedule_file, result, schedule)
     if cores and hasattr(os, "sched_setaffinity"):
         line = ["taskset", "-c", ",".join(map(str, sorted(cores))), *line]
     environment = os.environ | ENVIRONMENT

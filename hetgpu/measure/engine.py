@@ -30,6 +30,16 @@ SERVED_NAME = "hetgpu"
 #: Environment of every engine: nothing is fetched, nothing is reported, the cache can be reset.
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_SERVER_DEV_MODE": "1"}
 API_KEY_VARIABLE = "HETGPU_API_KEY"
+#: A configuration's precision -> vLLM's arguments. ``awq`` and ``gptq`` want a checkpoint of that kind.
+PRECISIONS: dict[str, tuple[str, ...]] = {
+    "auto": (),
+    "bf16": ("--dtype", "bfloat16"),
+    "fp16": ("--dtype", "float16"),
+    "fp32": ("--dtype", "float32"),
+    "fp8": ("--quantization", "fp8"),
+    "awq": ("--quantization", "awq"),
+    "gptq": ("--quantization", "gptq"),
+}
 
 
 class EngineError(RuntimeError):
@@ -43,9 +53,11 @@ class EngineSpec:
     Parameters
     ----------
     model : a folder, or a name that vLLM can load.
+    precision : a key of :data:`PRECISIONS`.
     arguments : further arguments of vLLM's server (``--tensor-parallel-size 2``, ``--load-format dummy``).
     environment : variables for the engine's process.
-    python : the interpreter that has vLLM; ours unless it lives in an environment of its own.
+    command : what starts vLLM's OpenAI server; ours unless it lives in an environment or a container of its own
+        (``/opt/vllm/bin/python -m vllm.entrypoints.openai.api_server``, ``docker run --rm --init ...``).
     ready_limit_s : how long loading may take.
     port : a fixed port; a free one where None.
     """
@@ -54,9 +66,21 @@ class EngineSpec:
     precision: str = "auto"
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    python: str = sys.executable
+    command: tuple[str, ...] = (sys.executable, *SERVER)
     ready_limit_s: float = 600.0
     port: int | None = None
+
+
+def precision_arguments(precision: str) -> tuple[str, ...]:
+    """What vLLM is told for a precision.
+
+    Raises
+    ------
+    DataError : for one that is not known.
+    """
+    if precision not in PRECISIONS:
+        raise DataError("precision", precision, "is not known", f"use one of {', '.join(PRECISIONS)}")
+    return PRECISIONS[precision]
 
 
 def free_port() -> int:
@@ -128,11 +152,10 @@ class Engine:
             raise DataError("engine", f"port {port}", "is taken", "leave the port out, or end what listens there")
         engine = cls(f"http://127.0.0.1:{port}")
         engine.log = log
-        command = [spec.python, *SERVER, "--model", spec.model, "--served-model-name", SERVED_NAME]
-        command += ["--host", "127.0.0.1", "--port", str(port), *spec.arguments]
-        if spec.precision != "auto":
-            command += ["--dtype", spec.precision]
-        engine.arguments = command[2:]
+        options = ["--model", spec.model, "--served-model-name", SERVED_NAME, "--host", "127.0.0.1"]
+        options += ["--port", str(port), *spec.arguments, *precision_arguments(spec.precision)]
+        command = [*spec.command, *options]
+        engine.arguments = options
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as stream:
             environment = os.environ | QUIET | dict(spec.environment)

@@ -106,6 +106,18 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def weights_precision(folder: Path) -> str | None:
+    """The precision of a model folder's weights, by its ``config.json``; None where it does not say."""
+    path = folder / "config.json"
+    if not path.is_file():
+        return None
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if method := (config.get("quantization_config") or {}).get("quant_method"):
+        return str(method)
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(dtype)
+
+
 def build_tiny_model(target: Path, shape: TinyShape | None = None) -> Path:
     """Write the small model to ``target``: the same bytes every time; nothing where it stands already.
 

@@ -168,21 +168,26 @@ class Sampler:
     ----------
     uuids : GPUs to sample; all that NVML sees where None.
     hz : samples a second and device.
-    rapl : where the CPU's counters lie.
+    rapl : where the CPU's counters lie; None leaves them out.
 
     ``events`` holds (t_s, device, what) for a device that fell off; the others go on.
     """
 
-    def __init__(self, uuids: list[str] | None = None, hz: float = 10.0, rapl: Path = RAPL) -> None:
+    def __init__(self, uuids: list[str] | None = None, hz: float = 10.0, rapl: Path | None = RAPL) -> None:
         self.hz, self.events, self.rows = hz, list[tuple[float, str, str]](), list[dict[str, Any]]()
         nvml = _nvml()
         wanted = uuids if uuids is not None else [device.uuid for device in nvml_devices()]
         self._readers: dict[str, Callable[[], dict[str, float | None]]] = {}
         if nvml is not None:
             self._readers |= {uuid: lambda uuid=uuid: _read_gpu(nvml, uuid) for uuid in wanted}  # type: ignore[misc]
-        self._readers |= {f"rapl:{path.name}": _Rapl(path).read for path in rapl_domains(rapl)}
+        self._readers |= {f"rapl:{path.name}": _Rapl(path).read for path in (rapl_domains(rapl) if rapl else [])}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def devices(self) -> list[str]:
+        """What is sampled now."""
+        return list(self._readers)
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -213,6 +218,18 @@ class Sampler:
         frame = pd.DataFrame(self.rows, columns=list(COLUMNS))
         numbers = [name for name in COLUMNS if name != "device"]
         return frame.astype(dict.fromkeys(numbers, "float64") | {"device": "str"})
+
+
+def idle_w(uuids: list[str] | None = None, seconds: float = 2.0, rapl: Path | None = RAPL) -> float | None:
+    """Mean power of all devices together while nothing runs, W; None where no device tells."""
+    with Sampler(uuids, rapl=rapl) as sampler:
+        if not sampler.devices:
+            return None
+        began = time.monotonic()
+        time.sleep(seconds)
+        ended = time.monotonic()
+    energy = energy_of(sampler.frame(), began, ended).energy_j
+    return None if energy is None else energy / (ended - began)
 
 
 def _counter_j(samples: pd.DataFrame, start_s: float, end_s: float) -> tuple[float | None, str | None]:

@@ -9,14 +9,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hetgpu.errors import DataError
 from hetgpu.evidence.catalog import Tier
-from hetgpu.evidence.traces import check_rows, write_trace
+from hetgpu.evidence.traces import check_rows, read_trace, write_trace
 from hetgpu.measure import checks
 from hetgpu.measure.client import requests_frame, run_client
 from hetgpu.measure.engine import Engine
 from hetgpu.measure.machine import fingerprint, machine_id
-from hetgpu.measure.power import Sampler, energy_of
+from hetgpu.measure.power import RAPL, Sampler, energy_of, idle_w
 from hetgpu.measure.schedule import Schedule
+from hetgpu.paths import shown
+
+#: Goes over the planned runs and shows how far it is.
+Watch = Callable[[Iterable["Planned"]], Iterable["Planned"]]
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Setting:
     tokenizer : folder or name that the client draws prompts with.
     base : where the traces go (``data/traces/...``).
     client_cores : processors to keep the client on; None where the engine is not on the CPU.
+    here : whether the engine runs on this machine; power is read only then.
     """
 
     tier: Tier
@@ -38,6 +44,7 @@ class Setting:
     tokenizer: str
     base: Path
     client_cores: frozenset[int] | None = None
+    here: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,19 @@ def folder_of(setting: Setting, plan: Planned, machine: str) -> Path:
     return setting.base / setting.tier.key / machine / f"{model}-{setting.precision}" / plan.workload / name
 
 
+def check_same(folder: Path, plan: Planned) -> None:
+    """Refuse a finished run that is not the planned one, though it has its place.
+
+    Raises
+    ------
+    DataError : when its schedule is another.
+    """
+    there = read_trace(folder).run["workload"]["schedule_sha256"]
+    if there != plan.schedule.sha256:
+        mend = "give this one a label, or remove that run"
+        raise DataError(shown(folder), "schedule_sha256", "a run with another schedule is there already", mend)
+
+
 def warm_up(engine: Engine, tokens: int = 64, requests: int = 4) -> None:
     """A few requests before the clock starts, whose prompts no schedule sends.
 
@@ -72,11 +92,6 @@ def warm_up(engine: Engine, tokens: int = 64, requests: int = 4) -> None:
     for number in range(requests):
         # The same token over and over: a schedule's prompts are random, so no prefix is shared.
         engine.complete([3 + number] * tokens, max_tokens=16)
-
-
-def _energy(sampler: Sampler, start_s: float, duration_s: float) -> dict[str, Any]:
-    energy = energy_of(sampler.frame(), start_s, start_s + duration_s)
-    return asdict(energy)
 
 
 def measure(engine: Engine, setting: Setting, plan: Planned, facts: dict[str, Any], scratch: Path) -> Path:
@@ -90,13 +105,18 @@ def measure(engine: Engine, setting: Setting, plan: Planned, facts: dict[str, An
     if plan.before is not None:
         plan.before(engine)
     before = engine.counters()
+    uuids = [gpu["uuid"] for gpu in facts["gpus"]] if setting.here else []
+    rapl = RAPL if setting.here else None
+    # The engine is loaded and nobody asks it: what a run adds is told from this.
+    idle = idle_w(uuids, rapl=rapl)
     started = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    with Sampler(uuids=[gpu["uuid"] for gpu in facts["gpus"]] or None) as sampler:
+    with Sampler(uuids, rapl=rapl) as sampler:
         result = run_client(engine, setting.tokenizer, plan.schedule, scratch, _cores(setting))
     after = engine.counters()
     requests = requests_frame(result.raw, plan.schedule, engine.url if engine.process is None else "local")
     duration_s = float(result.raw["duration"])
-    energy = _energy(sampler, result.started_monotonic_s, duration_s)
+    started_s = result.started_monotonic_s
+    energy = asdict(energy_of(sampler.frame(), started_s, started_s + duration_s)) | {"idle_w": idle}
     found = [
         *checks.request_checks(requests, duration_s),
         *checks.server_checks(requests, before, after),
@@ -113,6 +133,7 @@ def measure(engine: Engine, setting: Setting, plan: Planned, facts: dict[str, An
         "model": setting.model,
         "precision": setting.precision,
         "fingerprint": facts,
+        "engine_here": setting.here,
         "engine": _engine_facts(engine),
         "workload": _workload_facts(plan),
         "started_utc": started,
@@ -159,6 +180,7 @@ def _workload_facts(plan: Planned) -> dict[str, Any]:
         "repeat": plan.repeat,
         "source": plan.schedule.source,
         "schedule_sha256": plan.schedule.sha256,
+        "prompts_sha256": plan.schedule.prompts_sha256,
         "statistics": plan.schedule.statistics(),
         "notes": plan.notes,
     }
@@ -172,9 +194,18 @@ def _client_summary(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def sweep(
-    engine: Engine, setting: Setting, plans: Iterable[Planned], scratch: Path, say: Callable[[str], None] = print
+    engine: Engine,
+    setting: Setting,
+    plans: Iterable[Planned],
+    scratch: Path,
+    say: Callable[[str], None] = print,
+    watch: Watch = iter,
 ) -> list[Path]:
     """Make every planned run that is not there yet, in order; a half-done sweep goes on where it stopped.
+
+    Parameters
+    ----------
+    watch : goes over the plans and shows how far it is: ``tqdm`` in a notebook.
 
     Returns
     -------
@@ -183,7 +214,7 @@ def sweep(
     facts = fingerprint()
     machine = machine_id(facts)
     folders, warm = [], False
-    for plan in plans:
+    for plan in watch(plans):
         folder = folder_of(setting, plan, machine)
         if not folder.exists():
             if not warm:
@@ -202,6 +233,7 @@ def sweep_missing(
     plans: Sequence[Planned],
     scratch: Path,
     say: Callable[[str], None] = print,
+    watch: Watch = iter,
 ) -> list[Path]:
     """:func:`sweep` with an engine that ``start`` gives and that is ended here; none where no run is missing.
 
@@ -211,8 +243,11 @@ def sweep_missing(
     """
     machine = machine_id(fingerprint())
     folders = [folder_of(setting, plan, machine) for plan in plans]
+    for folder, plan in zip(folders, plans, strict=True):
+        if folder.exists():
+            check_same(folder, plan)
     if missing := sum(not folder.exists() for folder in folders):
         say(f"{missing} of {len(folders)} runs to make")
         with start() as engine:
-            sweep(engine, setting, plans, scratch, say)
+            sweep(engine, setting, plans, scratch, say, watch)
     return folders

@@ -35,6 +35,7 @@ class Schedule:
     input_tokens, output_tokens : lengths, at least 1; shape ``(n,)``.
     prompt : which prompt each request sends; equal numbers are equal prompts; shape ``(n,)``.
     source : where arrivals and lengths come from, in words.
+    token_ids : the prompts' very tokens, where they are a data set's; else they are drawn from ``prompt``.
     """
 
     arrival_s: np.ndarray
@@ -42,6 +43,7 @@ class Schedule:
     output_tokens: np.ndarray
     prompt: np.ndarray
     source: str
+    token_ids: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no client could send."""
@@ -59,23 +61,32 @@ class Schedule:
 
     def lines(self) -> str:
         """The schedule as vLLM's ``timed_trace`` reads it, a JSON object a line."""
-        rows = zip(self.arrival_s, self.input_tokens, self.output_tokens, self.prompt, strict=True)
-        return "".join(json.dumps(self._line(*row)) + "\n" for row in rows)
+        return "".join(json.dumps(self._line(row)) + "\n" for row in range(len(self)))
 
-    @staticmethod
-    def _line(arrival: float, tokens_in: int, tokens_out: int, prompt: int) -> dict[str, object]:
-        ids = range(-(-int(tokens_in) // TOKENS_PER_ID))
+    def _line(self, row: int) -> dict[str, object]:
         return {
-            "timestamp": round(float(arrival), 6),
-            "input_length": int(tokens_in),
-            "output_length": int(tokens_out),
-            "hash_ids": [int(prompt) * IDS_PER_PROMPT + number for number in ids],
+            "timestamp": round(float(self.arrival_s[row]), 6),
+            "input_length": int(self.input_tokens[row]),
+            "output_length": int(self.output_tokens[row]),
+            "hash_ids": self._ids(row),
         }
+
+    def _ids(self, row: int) -> list[int]:
+        if self.token_ids is not None:
+            return list(self.token_ids[row])
+        first = int(self.prompt[row]) * IDS_PER_PROMPT
+        return list(range(first, first + -(-int(self.input_tokens[row]) // TOKENS_PER_ID)))
 
     @property
     def sha256(self) -> str:
         """Hash of the schedule's bytes."""
         return hashlib.sha256(self.lines().encode()).hexdigest()
+
+    @property
+    def prompts_sha256(self) -> str:
+        """Hash of what is asked, without when: runs with the same one should be answered alike."""
+        lines = [[*self._ids(row), int(self.output_tokens[row])] for row in range(len(self))]
+        return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
     def write(self, path: Path) -> Path:
         """Write the file that the client replays."""
@@ -98,48 +109,85 @@ class Schedule:
         }
 
 
-def length_model(n: int, seed: int, scale_in: float = 1.0, scale_out: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Input and output lengths in tokens, ``n`` of each, drawn jointly from ``data/catalog/lengths.csv``.
+@dataclass(frozen=True)
+class Prompts:
+    """What is asked, in the order it is sent: lengths, and tokens where they come from a data set.
 
-    ``seed`` 0 gives the file's first ``n`` pairs in its order; any other draws with replacement.
+    Parameters
+    ----------
+    input_tokens, output_tokens : shape ``(n,)``.
+    token_ids : as in :class:`Schedule`.
+    source : in words.
     """
+
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    source: str
+    token_ids: tuple[tuple[int, ...], ...] | None = None
+
+    def take(self, rows: np.ndarray) -> Prompts:
+        """Some of them, in the order of ``rows``."""
+        ids = None if self.token_ids is None else tuple(self.token_ids[row] for row in rows)
+        return Prompts(self.input_tokens[rows], self.output_tokens[rows], self.source, ids)
+
+
+def length_model(scale_in: float = 1.0, scale_out: float = 1.0) -> Prompts:
+    """The pairs of lengths in ``data/catalog/lengths.csv``, scaled; no tokens of their own."""
     table = read_table(inside("data", "catalog", "lengths.csv"))
-    in_order = seed == 0 and n <= len(table)
-    rows = np.arange(n) if in_order else np.random.default_rng(seed).integers(0, len(table), n)
-    picked = table.iloc[rows]
-    tokens_in = np.maximum(1, np.rint(picked.input_tokens.to_numpy() * scale_in)).astype(int)
-    tokens_out = np.maximum(1, np.rint(picked.output_tokens.to_numpy() * scale_out)).astype(int)
-    return tokens_in, tokens_out
+    tokens_in = np.maximum(1, np.rint(table.input_tokens.to_numpy() * scale_in)).astype(int)
+    tokens_out = np.maximum(1, np.rint(table.output_tokens.to_numpy() * scale_out)).astype(int)
+    return Prompts(tokens_in, tokens_out, "the length model")
 
 
-def paper_schedule(qps: float, n: int = 200, scale_in: float = 1.0, scale_out: float = 1.0) -> Schedule:
-    """The authors' protocol: their very arrivals (seed 42), and the same prompts at every rate."""
-    tokens_in, tokens_out = length_model(n, seed=0, scale_in=scale_in, scale_out=scale_out)
-    return Schedule(metrics.arrivals_s(qps, n), tokens_in, tokens_out, np.arange(n), "the authors' seeded arrivals")
+def paper_schedule(qps: float, n: int = 200, prompts: Prompts | None = None) -> Schedule:
+    """The authors' protocol: their very arrivals (seed 42), and the same first ``n`` prompts at every rate.
+
+    Raises
+    ------
+    DataError : when there are fewer than ``n`` prompts.
+    """
+    prompts = prompts or length_model()
+    if n > len(prompts.input_tokens):
+        problem = f"{n} are wanted, {prompts.source} has {len(prompts.input_tokens)}"
+        raise DataError("schedule", "prompts", problem, "ask for fewer")
+    first = prompts.take(np.arange(n))
+    source = f"the authors' seeded arrivals; {prompts.source}"
+    arrivals = metrics.arrivals_s(qps, n)
+    return Schedule(arrivals, first.input_tokens, first.output_tokens, np.arange(n), source, first.token_ids)
 
 
-def poisson_schedule(qps: float, n: int, seed: int, scale_in: float = 1.0, scale_out: float = 1.0) -> Schedule:
-    """Poisson arrivals and prompts that no other seed shares; not rescaled to end at ``n / qps``."""
+def poisson_schedule(qps: float, n: int, seed: int, prompts: Prompts | None = None) -> Schedule:
+    """Poisson arrivals, and lengths drawn with replacement for prompts whose tokens no other request shares.
+
+    The arrivals are not rescaled to end at ``n / qps``. A data set's own prompts are sent once each, in
+    an order of the seed's.
+    """
+    prompts = prompts or length_model()
     gaps = np.random.default_rng(seed).exponential(1.0 / qps, n)
-    tokens_in, tokens_out = length_model(n, seed + 1, scale_in, scale_out)
-    prompts = (seed + 1) * 10_000 + np.arange(n)
-    return Schedule(
-        np.concatenate([[0.0], np.cumsum(gaps)[:-1]]), tokens_in, tokens_out, prompts, f"Poisson, seed {seed}"
-    )
+    draw, there = np.random.default_rng(seed + 1), len(prompts.input_tokens)
+    drawn = prompts.take(draw.integers(0, there, n) if prompts.token_ids is None else draw.permutation(there)[:n])
+    arrivals = np.concatenate([[0.0], np.cumsum(gaps)[:-1]])
+    numbers = (seed + 1) * 10_000 + np.arange(n)
+    source = f"Poisson, seed {seed}; {prompts.source}"
+    return Schedule(arrivals, drawn.input_tokens, drawn.output_tokens, numbers, source, drawn.token_ids)
 
 
-def trace_schedule(path: Path, qps: float, n: int) -> Schedule:
-    """The first ``n`` requests of a real trace in the Azure form, its time scaled to a mean rate.
+def trace_schedule(path: Path, qps: float, n: int, skip: int = 0) -> Schedule:
+    """``n`` requests of a real trace in the Azure form after ``skip``, its time scaled to a mean rate.
 
     Raises
     ------
     DataError : when the file lacks TIMESTAMP, ContextTokens or GeneratedTokens.
     """
-    frame = read_table(path).head(n)
+    frame = read_table(path).iloc[skip : skip + n]
     if missing := sorted({"TIMESTAMP", "ContextTokens", "GeneratedTokens"} - set(frame.columns)):
         raise DataError(shown(path), "line 1", f"column missing: {', '.join(missing)}", "give the Azure form")
+    if len(frame) < 2:
+        raise DataError(shown(path), "", f"holds {len(frame)} requests after the first {skip}", "ask for fewer")
     seconds = pd.to_datetime(frame.TIMESTAMP).astype("int64").to_numpy() / 1e9
     seconds = seconds - seconds[0]
     scaled = seconds * (len(frame) - 1) / qps / seconds[-1]
     lengths = [np.maximum(1, frame[name].to_numpy(dtype=int)) for name in ("ContextTokens", "GeneratedTokens")]
-    return Schedule(scaled, lengths[0], lengths[1], np.arange(len(frame)), f"{path.name} scaled to {qps:g} requests/s")
+    return Schedule(
+        scaled, lengths[0], lengths[1], skip + np.arange(len(frame)), f"{path.name} scaled to {qps:g} requests/s"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -60,6 +61,33 @@ def end_group(group: int, grace_s: float = GRACE_S, reap: Callable[[], object] =
             if not group_alive(group):
                 return
             time.sleep(0.1)
+
+
+def _is(process: object, name: str) -> bool:
+    """Whether a psutil process was started as a program of this name (``dvc``, ``python -m dvc``)."""
+    try:
+        parts = process.cmdline()[:4]  # type: ignore[attr-defined]
+    except Exception:  # gone, or another user's
+        return False
+    return any(part.rpartition("/")[2] == name for part in parts)
+
+
+def end_with(name: str) -> None:
+    """End this process when an ancestor of that name dies, however it dies; nothing where there is none.
+
+    Killed, ``dvc`` leaves its stage alive, and the stage its notebook's engine.
+    """
+    import psutil  # not at the top: the watchdog itself starts without it
+
+    owner = next((parent.pid for parent in psutil.Process().parents() if _is(parent, name)), None)
+
+    def watch(pid: int) -> None:
+        while alive(pid):
+            time.sleep(POLL_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if owner is not None:
+        threading.Thread(target=watch, args=(owner,), daemon=True).start()
 
 
 def main() -> None:

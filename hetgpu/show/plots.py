@@ -39,7 +39,7 @@ def _tiers_in(frame: pd.DataFrame) -> list[str]:
     return [tier for tier in TIER_ORDER if tier in set(frame.tier)]
 
 
-def _plain_log(axis: Axis, ticks: Sequence[float], base: int = 10) -> None:
+def plain_log(axis: Axis, ticks: Sequence[float], base: int = 10) -> None:
     """A logarithmic axis with these ticks, written as plain numbers."""
     scale = axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale
     scale("log", base=base)
@@ -101,8 +101,8 @@ def achieved_rate(computed: pd.DataFrame, printed: pd.DataFrame) -> Figure:
     )
     for row in printed.itertuples():
         _say(ax, row.label, (row.target_qps, row.req_per_s), row.offset, ha=row.align)
-    _plain_log(ax.xaxis, loads, base=2)
-    _plain_log(ax.yaxis, [1, 2, 4, 8, 16, 32], base=2)
+    plain_log(ax.xaxis, loads, base=2)
+    plain_log(ax.yaxis, [1, 2, 4, 8, 16, 32], base=2)
     ax.set(xlim=(0.85, 48), ylim=(0.72, 38), xlabel="target load, requests/s (QPS)")
     ax.set_ylabel("achieved, requests/s, drain included")
     ax.grid(True)
@@ -124,8 +124,8 @@ def cost_latency(frame: pd.DataFrame, slo_ms: float) -> Figure:
             for end in ends.itertuples():
                 _say(ax, f"{end.target_qps:g}", (end.usd_per_mtok_total, end.ttft_p99_ms), (4, 4))
         ax.axhline(slo_ms, color=INK, linestyle=":", linewidth=1)
-        _plain_log(ax.xaxis, [0.01, 0.1, 1])
-        _plain_log(ax.yaxis, [10, 100, 1000, 10000])
+        plain_log(ax.xaxis, [0.01, 0.1, 1])
+        plain_log(ax.yaxis, [10, 100, 1000, 10000])
         ax.set(xlim=(0.009, 2.6), ylim=(9, 40000), title=short_model(model))
         ax.grid(True)
     axes[0][0].set_ylabel("P99 TTFT, ms")
@@ -162,8 +162,8 @@ def _over_load(
             part = frame[frame.model == model]
             for tier in _tiers_in(part):
                 _line(ax, part, tier, "target_qps", column)
-            _plain_log(ax.xaxis, sorted(frame.target_qps.unique()), base=2)
-            _plain_log(ax.yaxis, ticks)
+            plain_log(ax.xaxis, sorted(frame.target_qps.unique()), base=2)
+            plain_log(ax.yaxis, ticks)
             ax.grid(True)
         line[0].set_ylabel(label)
     for ax, model in zip(axes[0], models, strict=True):
@@ -292,39 +292,4 @@ def price_what_if(frame: pd.DataFrame) -> Figure:
         f"{PUBLISHED}, rents from each date's price list",
         "USD per million tokens as a share of one H100 PCIe at the same load (dotted: equal)",
     )
-    return figure
-
-
-#: Arms of the prefix-cache experiment: label, colour, marker.
-ARM_LOOKS = {
-    "on": ("cache on, highest rate first (the paper's order)", "#0B4F8A", "o"),
-    "emptied": ("cache emptied before each rate", "#E66101", "s"),
-    "off": ("cache off", "#7F7F7F", "^"),
-}
-
-
-def prefix_cache(by_arm: pd.DataFrame, evidence: str) -> Figure:
-    """TTFT over load with the prefix cache on, emptied and off; bars are 95 % intervals over repeats.
-
-    Parameters
-    ----------
-    by_arm : columns arm, target_qps, metric, mean, low, high (ms).
-    evidence : the note under the figure.
-    """
-    panels = {"ttft_mean_ms": "mean TTFT, ms", "ttft_p99_ms": "P99 TTFT, ms", "tpot_mean_ms": "mean TPOT, ms"}
-    figure, axes = plt.subplots(1, len(panels), figsize=(7.2, 2.9))
-    loads = sorted(by_arm.target_qps.unique())
-    for ax, (metric, label) in zip(axes, panels.items(), strict=True):
-        for arm, (name, colour, marker) in ARM_LOOKS.items():
-            part = by_arm[(by_arm.metric == metric) & (by_arm.arm == arm)].sort_values("target_qps")
-            spread = [part["mean"] - part.low, part.high - part["mean"]]
-            bars: dict[str, Any] = {"color": colour, "marker": marker, "capsize": 2.5, "label": name}
-            ax.errorbar(part.target_qps, part["mean"], yerr=spread, **bars)
-        _plain_log(ax.xaxis, loads, base=2)
-        ax.set_yscale("log")
-        ax.set_title(label)
-        ax.grid(True)
-    handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=len(names))
-    foot(figure, evidence, "target load, requests/s (QPS)")
     return figure

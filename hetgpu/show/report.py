@@ -13,8 +13,10 @@ from typing import Any
 
 import pandas as pd
 
+from hetgpu.decide.cache_effect import PREFIX as CACHE_PREFIX
 from hetgpu.decide.cache_effect import sentence as cache_sentence
 from hetgpu.decide.cache_effect import short_sentence as cache_finding
+from hetgpu.decide.protocols import sentence as protocols_sentence
 from hetgpu.errors import DataError
 from hetgpu.evidence.files import read_table
 from hetgpu.evidence.records import read_stage_output
@@ -107,14 +109,18 @@ def _measured_values() -> Iterator[tuple[str, dict[str, Any]]]:
     source = "data/summaries/measured.csv"
     yield "measured.runs", value(len(runs), str(len(runs)), "runs", source, "measured")
     yield "measured.engine", value(None, runs.engine.iloc[0], "", source, "measured")
-    yield (
-        "measured.prompts",
-        value(int(runs.num_prompts.max()), str(int(runs.num_prompts.max())), "prompts", source, "measured"),
-    )
+    prompts = int(runs[runs.workload.str.startswith(CACHE_PREFIX)].num_prompts.max())
+    yield "measured.prompts", value(prompts, str(prompts), "prompts", source, "measured")
     kept = int(runs.headline.sum())
     yield "measured.headline", value(kept, str(kept), "runs", source, "measured")
     yield "measured.finding", value(None, cache_finding(runs), "", source, "measured")
     yield "measured.prefix-cache", value(None, cache_sentence(runs), "", source, "measured")
+    table = read_table(inside("figures", "figure-protocols.csv"))
+    source = "figures/figure-protocols.csv"
+    yield "measured.protocols", value(None, protocols_sentence(table), "", source, "measured")
+    answers = read_stage_output("answers")
+    equal, source = float(answers.equal_answers_share.mean()), "data/summaries/answers.csv"
+    yield "measured.equal-answers", value(equal, f"{equal:.2f}", "of answers", source, "measured")
 
 
 def collect_values(sentences: Sequence[str]) -> dict[str, dict[str, Any]]:
