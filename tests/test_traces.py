@@ -56,7 +56,7 @@ def test_a_run_is_never_overwritten_and_never_half_there(tmp_path, project, monk
     with pytest.raises(DataError, match="is there already"):
         traces.write_trace(folder, run(), requests(), None, None)
     monkeypatch.setattr(traces, "write_json", lambda *a: (_ for _ in ()).throw(OSError("No space left on device")))
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DataError, match="could not be written: No space.*free some space"):
         traces.write_trace(tmp_path / "a" / "rep1", run(), requests(), None, None)
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["rep0"]
     assert list(traces.find_traces(tmp_path)) == [folder]
