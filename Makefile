@@ -71,7 +71,8 @@ doctor: env ## what this machine can do
 	@$(VENV)/python -m hetgpu doctor $(ARGS)
 
 bench: env ## the measures behind what the README says of speed
-	$(RUN) benchmarks/bench_repro.py $(ARGS)
+	$(RUN) benchmarks/bench_simulate.py $(ARGS)
+	$(RUN) benchmarks/bench_repro.py
 
 clean: ## remove caches and scratch; .venv, data and results stay
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis hetgpu.egg-info

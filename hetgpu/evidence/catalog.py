@@ -82,6 +82,7 @@ class Model(Fact):
     ffn: int
     vocab: int
     weight_dtype: Literal["bf16", "fp8"]
+    tied_embeddings: bool
     source: str
     verified: str
 

@@ -17,6 +17,7 @@ from hetgpu.decide.cache_effect import PREFIX as CACHE_PREFIX
 from hetgpu.decide.cache_effect import sentence as cache_sentence
 from hetgpu.decide.cache_effect import short_sentence as cache_finding
 from hetgpu.decide.protocols import sentence as protocols_sentence
+from hetgpu.decide.recordset import TABLE2_MODEL
 from hetgpu.errors import DataError
 from hetgpu.evidence.files import read_table
 from hetgpu.evidence.records import read_stage_output
@@ -123,6 +124,22 @@ def _measured_values() -> Iterator[tuple[str, dict[str, Any]]]:
     yield "measured.equal-answers", value(equal, f"{equal:.2f}", "of answers", source, "measured")
 
 
+def _simulated_values() -> Iterator[tuple[str, dict[str, Any]]]:
+    cells = read_stage_output("predictions")
+    yield "simulated.cells", value(len(cells), str(len(cells)), "cells", "data/summaries/predictions.csv", "simulated")
+    source = "data/summaries/fleets.csv"
+    for (fleet, requests), rows in read_stage_output("fleets").groupby(["fleet", "requests"]):
+        name = f"simulated.{'four-nodes' if '4090' in fleet else 'two-h100'}.{requests}"
+        low, high = rows.req_per_s.min(), rows.req_per_s.max()
+        text = f"{low:.1f} to {high:.1f}" if round(low, 1) < round(high, 1) else f"{low:.1f}"
+        yield name, value(float(rows.req_per_s.mean()), text, "requests/s", source, "simulated")
+    table = read_stage_output("capacity")
+    mine = table[(table.model == TABLE2_MODEL) & (table.what == "sustained")].set_index("tier").qps
+    for tier, qps in mine.items():
+        name, source = f"simulated.sustained.{tier}", "data/summaries/capacity.csv"
+        yield name, value(float(qps), f"{qps:.1f}", "requests/s", source, "simulated")
+
+
 def collect_values(sentences: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Every number and computed sentence of the report by name.
 
@@ -135,7 +152,8 @@ def collect_values(sentences: Sequence[str]) -> dict[str, dict[str, Any]]:
     DataError : when a stage's output is missing, or a name would stand for two values.
     """
     values: dict[str, dict[str, Any]] = {}
-    parts = (_run_values(), _price_values(), _table_values(), _claim_values(), _audit_values(), _measured_values())
+    parts = [_run_values(), _price_values(), _table_values(), _claim_values(), _audit_values()]
+    parts += [_measured_values(), _simulated_values()]
     for part in (_finding_values(sentences), *parts):
         for name, entry in part:
             if name in values:
