@@ -127,6 +127,12 @@ def _measured_values() -> Iterator[tuple[str, dict[str, Any]]]:
 def _simulated_values() -> Iterator[tuple[str, dict[str, Any]]]:
     cells = read_stage_output("predictions")
     yield "simulated.cells", value(len(cells), str(len(cells)), "cells", "data/summaries/predictions.csv", "simulated")
+    source = "data/summaries/machine_errors.csv"
+    for row in read_stage_output("machine_errors").itertuples():
+        name = f"simulated.error.{row.machine.replace(' ', '-')}.{row.fitted_on.replace(' ', '-')}"
+        errors = (row.ttft_mean_ms_error_pct, row.tpot_mean_ms_error_pct, row.duration_s_error_pct)
+        text = f"{errors[0]:.0f}% in mean TTFT, {errors[1]:.0f}% in TPOT and {errors[2]:.0f}% in duration"
+        yield name, value(errors[0], text, "% of mean TTFT", source, "simulated")
     source = "data/summaries/fleets.csv"
     for (fleet, requests), rows in read_stage_output("fleets").groupby(["fleet", "requests"]):
         name = f"simulated.{'four-nodes' if '4090' in fleet else 'two-h100'}.{requests}"

@@ -15,7 +15,7 @@ NAMES = re.compile(
     r"""\b(?:19|20)\d\d\b                                         # years
       | \b10\.\d{4,}/[\d.]+                                       # a doi
       | \b(?:Tables?|Figures?|Sections?|[Rr]ows?)[ ~]\d+(?:(?:,[ ]|[ ]and[ ]|[ ]to[ ]|-)\d+)*
-      | \b(?:RTX[ ])?[345]090s?\b | \b[HA]\d{3}s?\b | \bL40S\b    # cards
+      | \b(?:RTX[ ])?[345]090s?\b | \bRTX[ ]PRO[ ]6000\b | \b[HA]\d{3}s?\b | \bL40S\b    # cards
       | \b(?:Qwen|Llama|phi|gemma|QwQ)[\w.-]*\d[\w.]*B?\b | \b\d+(?:\.\d+)?B\b
       | \bvLLM[ ]\d+(?:\.\d+)+\b | \bApache-2\.0\b | \bEU27\b | \bCO2\b | \bP\d{2}\b
       | (?<![\d.])[1248]x(?=[ ](?:RTX|H100|A100|4090))             # counts of cards
