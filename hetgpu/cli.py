@@ -90,6 +90,12 @@ def _doctor(arguments: list[str]) -> int:
     return main(arguments)
 
 
+def _gateway(arguments: list[str]) -> int:
+    from hetgpu.route.serve import main
+
+    return main(arguments)
+
+
 #: verb -> (what it does, the function)
 VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "repro": ("recompute everything and compare with the committed results", _repro),
@@ -97,6 +103,7 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], int]]] = {
     "import": ("read result files of vLLM's client, GuideLLM, AIPerf or inference-perf", _import),
     "measure": ("run vLLM on this machine: a small experiment, or a tier (--tier; --help says more)", _measure),
     "campaign": ("run it for the record: data/traces/measured", _campaign),
+    "gateway": ("route OpenAI requests over vLLM endpoints by a policy (--help says more)", _gateway),
     "page": ("write the page of what this machine measured", _page),
     "sharegpt": ("fetch the authors' data set", _sharegpt),
     "stage": ("run one notebook stage (what dvc.yaml calls)", _stage),
