@@ -334,7 +334,7 @@ def test_a_stream_that_ends_without_its_end_has_broken_off(fleet):
     content = one.post(BODY | {"stream": True}).content
     assert content.startswith(one.stubs[0].sent)
     assert b"big broke off (no [DONE])" in content
-    assert one.counted() == {("big", "chat", "502"): 1}
+    assert until(lambda: one.counted() == {("big", "chat", "502"): 1})
 
 
 def test_an_upstream_killed_in_a_stream(tmp_path, monkeypatch):

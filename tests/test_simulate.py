@@ -71,7 +71,8 @@ def test_the_kernel_agrees_with_an_engine_that_goes_step_by_step():
 @given(st.integers(1000, 10**6))
 def test_what_must_always_hold(seed):
     shape, loads = small_case(seed)
-    for load, result in zip(loads, simulate_in_turn(COSTS, shape, loads), strict=True):
+    results = simulate_in_turn(COSTS, shape, loads)
+    for load, result in zip(loads, results, strict=True):
         assert np.isfinite(result.first_token_s).all(), "a request was lost"
         assert (result.first_token_s > load.arrival_s + COSTS.api_s).all()
         # An answer's tokens come one a step, and no step is shorter than the floor.
@@ -81,7 +82,7 @@ def test_what_must_always_hold(seed):
         assert result.hit_tokens % shape.block_tokens == 0
         assert result.hit_tokens == 0 or shape.prefix_cache
     again = simulate_in_turn(COSTS, shape, loads)
-    same = [a.last_token_s.tobytes() == b.last_token_s.tobytes() for a, b in zip(again, again, strict=True)]
+    same = [a.last_token_s.tobytes() == b.last_token_s.tobytes() for a, b in zip(results, again, strict=True)]
     assert all(same)
 
 
